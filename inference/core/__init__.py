@@ -1,0 +1,1 @@
+"""The core: the process that owns the device and runs ``schedule → run → postprocess``."""

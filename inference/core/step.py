@@ -1,0 +1,77 @@
+"""What the scheduler hands to a runner for one step, and what comes back.
+
+The scheduler is pure Python and never imports torch; a runner is anything that satisfies :class:`Runner`, so that a fake
+one can drive the scheduler through millions of steps in tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from inference.protocol import SamplingParams
+
+BASE_SLOT = -1
+"""The slot of a row without an adapter."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence's part of one step.
+
+    :param tokens: ids whose KV is computed now: a chunk of the prompt, or the one token sampled last.
+    :param start: position of ``tokens[0]``, which is also how many positions of this sequence already have KV.
+    :param block_table: physical block of each logical block, long enough for ``start + len(tokens)`` positions.
+    :param slot: adapter slot on the device, or :data:`BASE_SLOT`.
+    :param params: how to sample after the last of ``tokens``; ``None`` in the middle of a prompt.
+    :param output: tokens generated so far (penalties; ``len(output)`` numbers the random draw). Not to be mutated.
+    :param prompt: the prompt's ids (repetition penalty). Not to be mutated.
+    :param seed: the request's random seed, always set when ``params`` is.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    block_table: Sequence[int]
+    slot: int = BASE_SLOT
+    params: SamplingParams | None = None
+    output: Sequence[int] = ()
+    prompt: Sequence[int] = ()
+    seed: int = 0
+
+
+class Runner(Protocol):
+    """Computes steps on one device. Not thread-safe: only the core's loop calls it.
+
+    The runner owns the KV pool ``[num_blocks, block_size, kv_heads, head_dim]`` per layer and the adapter slots; which
+    block and which slot holds what is the caller's business.
+    """
+
+    block_size: int
+    num_blocks: int
+    num_slots: int
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    kv_dtype: str
+
+    def run(self, rows: Sequence[Row]) -> list[int | None]:
+        """Compute KV for every row's tokens and sample one token for each row that has ``params`` (else ``None``).
+
+        Raises ``InferenceError`` only when the device itself fails: then the whole engine is unusable.
+        """
+        ...
+
+    def read_adapter(self, directory: Path) -> object:
+        """Read and check a PEFT directory into host memory. Thread-safe: called beside a running step.
+
+        Raises :class:`~inference.errors.AdapterInvalid`. The result is only ever passed to :meth:`load_adapter`.
+        """
+        ...
+
+    def load_adapter(self, slot: int, adapter: object) -> None:
+        """Put what :meth:`read_adapter` returned into ``slot``, replacing what was there. Between steps only."""
+        ...
+
+    def clear_slot(self, slot: int) -> None: ...

@@ -1,0 +1,157 @@
+"""The nouns that processes share: grants, sampling parameters, and what a running request reports.
+
+Torch-free and Django-free, so that the gateway, the worker's front and the worker's core can all import it.
+Processes share these dataclasses; they do not share helpers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+GRANT_ISSUER = "loraplex"
+GENERATE_AUDIENCE = "loraplex-worker"
+OPERATOR_AUDIENCE = "loraplex-worker-operator"
+GRANT_ALGORITHM = "EdDSA"
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the control plane allows one request to do; signed by the gateway, verified again by the worker.
+
+    Travels as an Ed25519 JWT in ``Authorization: Bearer``. The worker holds only the public key and refuses a request
+    whose body disagrees with any field. ``namespace`` is the root of the prefix cache: nothing a client sends reaches it.
+
+    :param request_id: UUIDv7, canonical text. A worker accepts each id once while the grant lives (no replay).
+    :param tenant: stable tenant id, used for fairness and accounting only.
+    :param namespace: isolation domain of cached KV blocks.
+    :param base: fingerprint of the base model (hex sha256).
+    :param adapter: content digest of the adapter (hex sha256), or ``None`` for the base model alone.
+    :param max_input: most prompt tokens.
+    :param max_output: most generated tokens, over all choices together.
+    :param priority: lower runs first (vLLM's sign); 0 is normal.
+    :param weight: fair-share weight of the tenant, ≥ 1.
+    :param expires_at: Unix seconds by which the request has to *start*.
+    """
+
+    request_id: str
+    tenant: str
+    namespace: str
+    base: str
+    adapter: str | None
+    max_input: int
+    max_output: int
+    priority: int
+    weight: int
+    expires_at: int
+
+    def claims(self) -> dict[str, Any]:
+        """JWT claims; :meth:`from_claims` is the inverse."""
+        return {
+            "iss": GRANT_ISSUER,
+            "aud": GENERATE_AUDIENCE,
+            "jti": self.request_id,
+            "exp": self.expires_at,
+            "tenant": self.tenant,
+            "ns": self.namespace,
+            "base": self.base,
+            "adapter": self.adapter,
+            "max_in": self.max_input,
+            "max_out": self.max_output,
+            "prio": self.priority,
+            "weight": self.weight,
+        }
+
+    @classmethod
+    def from_claims(cls, claims: dict[str, Any]) -> Grant:
+        """Raises ``KeyError`` or ``TypeError`` when a claim is missing or of the wrong type."""
+        text = {name: claims[name] for name in ("jti", "tenant", "ns", "base")}
+        number = {name: claims[name] for name in ("exp", "max_in", "max_out", "prio", "weight")}
+        adapter = claims["adapter"]
+        if not all(isinstance(value, str) and value for value in text.values()):
+            raise TypeError("a text claim is empty or not text")
+        if not all(type(value) is int for value in number.values()):
+            raise TypeError("a number claim is not an integer")
+        if adapter is not None and not (isinstance(adapter, str) and adapter):
+            raise TypeError("the adapter claim is neither null nor text")
+        return cls(
+            request_id=text["jti"],
+            tenant=text["tenant"],
+            namespace=text["ns"],
+            base=text["base"],
+            adapter=adapter,
+            max_input=number["max_in"],
+            max_output=number["max_out"],
+            priority=number["prio"],
+            weight=number["weight"],
+            expires_at=number["exp"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. Defaults are OpenAI's where OpenAI has the parameter, vLLM's elsewhere.
+
+    :param max_tokens: most tokens to generate, ≥ 1.
+    :param temperature: 0 is greedy (arg-max; ties go to the lowest token id).
+    :param top_p: nucleus mass in (0, 1].
+    :param top_k: 0 keeps all.
+    :param min_p: least probability relative to the most likely token, in [0, 1).
+    :param seed: fixes the random stream of this request, whatever shares its batch; ``None`` draws one.
+    :param stop: strings that end the text; never part of it.
+    :param stop_token_ids: tokens that end the text, beside the model's own end tokens.
+    :param ignore_eos: the model's own end tokens do not stop the request.
+    :param min_tokens: end tokens cannot be chosen before this many tokens.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+    def wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> SamplingParams:
+        values = dict(data)
+        values["stop"] = tuple(values["stop"])
+        values["stop_token_ids"] = tuple(values["stop_token_ids"])
+        values["logit_bias"] = {int(token): bias for token, bias in values["logit_bias"].items()}
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request. ``prompt_tokens`` includes ``cached_tokens``, those read from the request's own namespace."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a stream gained since the last delta of the same choice.
+
+    ``text`` may be empty while ``token_ids`` is not (half a UTF-8 character, a possible stop string). The last delta of a
+    choice carries ``finish_reason``; the last delta of a request carries ``usage``.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    index: int = 0
