@@ -22,7 +22,8 @@ class Grant:
     """What the control plane allows one request to do; signed by the gateway, verified again by the worker.
 
     Travels as an Ed25519 JWT in ``Authorization: Bearer``. The worker holds only the public key and refuses a request
-    whose body disagrees with any field. ``namespace`` is the root of the prefix cache: nothing a client sends reaches it.
+    whose body disagrees with any field. ``namespace`` is the root of the prefix cache: nothing a client sends reaches
+    it.
 
     :param request_id: UUIDv7, canonical text. A worker accepts each id once while the grant lives (no replay).
     :param tenant: stable tenant id, used for fairness and accounting only.
@@ -135,7 +136,10 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request. ``prompt_tokens`` includes ``cached_tokens``, those read from the request's own namespace."""
+    """Tokens of one request.
+
+    ``prompt_tokens`` includes ``cached_tokens``, those read from the request's own namespace.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -146,8 +150,8 @@ class Usage:
 class Delta:
     """What a stream gained since the last delta of the same choice.
 
-    ``text`` may be empty while ``token_ids`` is not (half a UTF-8 character, a possible stop string). The last delta of a
-    choice carries ``finish_reason``; the last delta of a request carries ``usage``.
+    ``text`` may be empty while ``token_ids`` is not (half a UTF-8 character, a possible stop string). The last delta of
+    a choice carries ``finish_reason``; the last delta of a request carries ``usage``.
     """
 
     text: str

@@ -1,7 +1,7 @@
 """What the scheduler hands to a runner for one step, and what comes back.
 
-The scheduler is pure Python and never imports torch; a runner is anything that satisfies :class:`Runner`, so that a fake
-one can drive the scheduler through millions of steps in tests.
+The scheduler is pure Python and never imports torch; a runner is anything that satisfies :class:`Runner`, so that a
+fake one can drive the scheduler through millions of steps in tests.
 """
 
 from __future__ import annotations
