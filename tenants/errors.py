@@ -1,0 +1,93 @@
+"""The control plane's exception tree for tenants.
+
+::
+
+    TenantsError                every error this package raises on purpose; ``str()`` is safe to show
+    ├── UnscopedQuery           a query on a tenant-owned model that names no tenant (a bug of the caller)
+    ├── InvalidKey              malformed, unknown, expired or revoked key: all alike to the outside
+    ├── ModelNotFound           no such model, or none that this key may use: the same error
+    ├── Denied                  admission refused a request; ``code``, ``limit``, ``retry_after`` … say why
+    ├── AdapterRefused          an adapter's files were not taken in; the message names the file or field
+    └── NotConfigured           an operator has to do something first; the message says what
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenants.admission import LimitState
+
+
+class TenantsError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class UnscopedQuery(TenantsError):
+    pass
+
+
+class InvalidKey(TenantsError):
+    def __init__(self, message: str = "Incorrect API key provided.") -> None:
+        super().__init__(message)
+
+
+class ModelNotFound(TenantsError):
+    """The same words for a model that does not exist and for one that belongs to somebody else."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The model {name!r} does not exist or you do not have access to it.")
+        self.name = name
+
+
+class Denied(TenantsError):
+    """Admission refused a request; nothing was consumed.
+
+    :param code: ``rate_limit_exceeded``, ``concurrency_limit_exceeded`` (429); ``context_length_exceeded``,
+        ``max_output_tokens_exceeded``, ``invalid_value`` (400); ``tenant_suspended`` (403); ``key_revoked`` (401);
+        ``model_not_found`` (404).
+    :param limit: name of the limit that was hit (``requests_per_minute``, …) or ``None``.
+    :param param: the request field at fault, or ``None``. The prompt is called ``messages`` here.
+    :param retry_after: seconds until the same request can be admitted, as far as is known; ``None``: never by waiting.
+    :param limits: the tenant's limits as they stand, ``None`` where the key or tenant itself was refused.
+    """
+
+    STATUS = {
+        "rate_limit_exceeded": 429,
+        "concurrency_limit_exceeded": 429,
+        "context_length_exceeded": 400,
+        "max_output_tokens_exceeded": 400,
+        "invalid_value": 400,
+        "tenant_suspended": 403,
+        "key_revoked": 401,
+        "model_not_found": 404,
+    }
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        limit: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+        limits: LimitState | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.limit = limit
+        self.param = param
+        self.retry_after = retry_after
+        self.limits = limits
+
+    @property
+    def status(self) -> int:
+        return self.STATUS[self.code]
+
+
+class AdapterRefused(TenantsError):
+    pass
+
+
+class NotConfigured(TenantsError):
+    pass

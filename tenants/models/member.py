@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.conf import settings
+from django.db import models
+
+from tenants.models.tenant import Tenant
+from tenants.scope import TenantOwned
+
+
+class Member(TenantOwned):
+    """A person's place in a tenant."""
+
+    class Role(models.TextChoices):
+        OWNER = "owner"
+        DEVELOPER = "developer"
+        VIEWER = "viewer"
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="members")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=("tenant", "user"), name="member_once_per_tenant"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.tenant} ({self.role})"
