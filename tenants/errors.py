@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from tenants.admission import LimitState
@@ -52,7 +52,7 @@ class Denied(TenantsError):
     :param limits: the tenant's limits as they stand, ``None`` where the key or tenant itself was refused.
     """
 
-    STATUS = {
+    STATUS: ClassVar[dict[str, int]] = {
         "rate_limit_exceeded": 429,
         "concurrency_limit_exceeded": 429,
         "context_length_exceeded": 400,
@@ -67,6 +67,7 @@ class Denied(TenantsError):
         self,
         code: str,
         message: str,
+        *,
         limit: str | None = None,
         param: str | None = None,
         retry_after: float | None = None,

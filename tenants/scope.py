@@ -141,7 +141,7 @@ class TenantQuerySet(models.QuerySet[Any]):
         self._require_scope()
         return super().aggregate(*args, **kwargs)
 
-    def explain(self, *, format: str | None = None, **options: Any) -> str:  # noqa: A002 - Django's name
+    def explain(self, *, format: str | None = None, **options: Any) -> str:
         self._require_scope()
         return super().explain(format=format, **options)
 

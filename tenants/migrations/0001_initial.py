@@ -2,10 +2,11 @@
 
 import django.core.validators
 import django.db.models.deletion
-import tenants.models.tenant
 import uuid6
 from django.conf import settings
 from django.db import migrations, models
+
+import tenants.models.tenant
 
 
 class Migration(migrations.Migration):
