@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+
 from tenants import keys
 from tenants.db import Pool
 from tenants.errors import InvalidKey, ModelNotFound
@@ -59,7 +62,8 @@ _KEY = """
 SELECT k.id, k.digest, k.pepper_version, k.member_id, t.id, t.slug,
        k.last_used_at IS NULL OR k.last_used_at < now() - interval '1 minute'
   FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id
- WHERE k.public_id = %s AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
+ WHERE (k.public_id = %(public)s OR k.id = %(id)s)
+   AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
 """
 
 # Base models on the tenant's allowlist, and on top of them its own adapters and those it was allowed.
@@ -105,14 +109,29 @@ async def authenticate(pool: Pool, secret: str) -> Access:
     """
     parsed = keys.parse(secret)
     async with pool.connection() as connection:
-        row = await (await connection.execute(_KEY, (parsed.public_id,))).fetchone()
+        row = await (await connection.execute(_KEY, {"public": parsed.public_id, "id": None})).fetchone()
         if row is None:
             raise InvalidKey
         key_id, digest, pepper_version, member_id, tenant_id, slug, stale = row
         if not keys.matches(parsed.secret, bytes(digest), pepper_version):
             raise InvalidKey
-        models = await (await connection.execute(_MODELS, {"tenant": tenant_id})).fetchall()
+        models = await _models(connection, tenant_id)
         if stale:
             await connection.execute(_TOUCH, (key_id,))
-    served = {model.id: model for model in map(_served, models)}
-    return Access(key_id, tenant_id, slug, member_id, served)
+    return Access(key_id, tenant_id, slug, member_id, models)
+
+
+async def access_of_key(pool: Pool, key_id: int) -> Access:
+    """What a key may do now, for whoever proved earlier to hold it (a redeemed ticket). Raises as `authenticate`."""
+    async with pool.connection() as connection:
+        row = await (await connection.execute(_KEY, {"public": None, "id": key_id})).fetchone()
+        if row is None:
+            raise InvalidKey
+        _, _, _, member_id, tenant_id, slug, _ = row
+        models = await _models(connection, tenant_id)
+    return Access(key_id, tenant_id, slug, member_id, models)
+
+
+async def _models(connection: AsyncConnection[TupleRow], tenant_id: UUID) -> dict[str, ServedModel]:
+    rows = await (await connection.execute(_MODELS, {"tenant": tenant_id})).fetchall()
+    return {model.id: model for model in map(_served, rows)}
