@@ -1,0 +1,1 @@
+"""Workers: which there are, how they are, and which of them takes a request."""

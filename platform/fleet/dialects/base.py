@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from inference.protocol import Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a kind of server can do; the router and the gateway ask here instead of asking its name.
+
+    :param token_ids: takes prompts as token ids and returns the ids it generated.
+    :param dynamic_load: loads an adapter it does not know yet when a request names it.
+    :param cache_salt: isolates cached prompts by a salt or a signed namespace.
+    :param residency: tells which adapters lie on the device.
+    """
+
+    token_ids: bool
+    dynamic_load: bool
+    cache_salt: bool
+    residency: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How a worker was at one moment.
+
+    :param running: requests being computed.
+    :param waiting: requests in its queue.
+    :param kv_usage: share of KV blocks in use, 0 to 1.
+    :param resident: adapter digests on the device.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    resident: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request as the worker gets it.
+
+    :param base: served name of the base model.
+    :param digest: content digest of the adapter, or ``None``.
+    :param sampling: sampling fields under vLLM's names; only what differs from the defaults has to be there.
+    :param grant: signed grant; a secret, so it stays out of ``repr``.
+    """
+
+    base: str
+    digest: str | None
+    prompt: Sequence[int]
+    sampling: dict[str, Any]
+    grant: str = field(repr=False)
+
+
+class Dialect(ABC):
+    """One upstream server. Safe for any number of concurrent calls on one event loop."""
+
+    capabilities: ClassVar[Capabilities]
+
+    @abstractmethod
+    async def check(self) -> str | None:
+        """The fingerprint of the model it serves, ``None`` where it cannot say.
+
+        Raises :class:`~inference.errors.InferenceError` when it is not fit to serve.
+        """
+
+    @abstractmethod
+    async def probe(self) -> Probe:
+        """Raises :class:`~inference.errors.InferenceError` when it cannot be reached."""
+
+    @abstractmethod
+    def generate(self, job: Job) -> AsyncGenerator[Delta, None]:
+        """Deltas of one request; the last one carries usage.
+
+        Closing the generator aborts the request at the worker. Raises subclasses of
+        :class:`~inference.errors.InferenceError`, at the first ``__anext__`` when the worker refuses.
+        """

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import re
+
+from fleet.dialects.base import Probe
+
+_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def read_probe(text: str) -> Probe:
+    """What vLLM's metric names say; a series that is missing counts as zero.
+
+    ``vllm:lora_requests_info`` carries names in its labels and a timestamp as its value: the newest series wins.
+    ``loraplex:adapter_resident`` is the native worker's: one series per adapter on the device, value 1.
+    """
+    numbers: dict[str, float] = {}
+    newest = float("-inf")
+    active: frozenset[str] = frozenset()
+    resident: set[str] = set()
+    for match in _SAMPLE.finditer(text):
+        name = match["name"]
+        try:
+            value = float(match["value"])
+        except ValueError:
+            continue
+        if name == "vllm:lora_requests_info":
+            if value > newest:
+                labels = dict(_LABEL.findall(match["labels"] or ""))
+                newest, active = value, _names(labels.get("running_lora_adapters", ""))
+        elif name == "loraplex:adapter_resident":
+            if value > 0:
+                resident.add(dict(_LABEL.findall(match["labels"] or "")).get("digest", ""))
+        elif name.startswith("vllm:"):
+            numbers[name] = numbers.get(name, 0.0) + value
+    return Probe(
+        running=int(numbers.get("vllm:num_requests_running", 0)),
+        waiting=int(numbers.get("vllm:num_requests_waiting", 0)),
+        kv_usage=min(1.0, max(0.0, numbers.get("vllm:kv_cache_usage_perc", 0.0))),
+        resident=active | resident,
+    )
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())

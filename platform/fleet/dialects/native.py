@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import ClassVar
+
+import aiohttp
+
+from fleet.dialects.base import Capabilities, Dialect, Job, Probe
+from fleet.dialects.metrics import read_probe
+from inference.client import WorkerClient
+from inference.protocol import Delta
+
+
+class NativeDialect(Dialect):
+    """The project's own worker: vLLM's dialect with a signed grant; the adapter's digest is the model's name."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        token_ids=True, dynamic_load=True, cache_salt=True, residency=True
+    )
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self._client = WorkerClient(url, session)
+
+    async def check(self) -> str | None:
+        health = await self._client.health()
+        fingerprint = health.get("fingerprint")
+        return fingerprint if isinstance(fingerprint, str) else None
+
+    async def probe(self) -> Probe:
+        return read_probe(await self._client.metrics_text())
+
+    async def generate(self, job: Job) -> AsyncGenerator[Delta, None]:
+        body = {
+            **job.sampling,
+            "model": job.digest or job.base,
+            "prompt": list(job.prompt),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+        }
+        async with aclosing(self._client.generate(body, job.grant)) as deltas:
+            async for delta in deltas:
+                yield delta

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohttp
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from fleet.dialects.base import Dialect
+from fleet.dialects.native import NativeDialect
+from fleet.errors import NoWorker
+from fleet.locality import prefix_chain
+from fleet.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+PREFIX_WEIGHT = 0.45
+QUEUE_WEIGHT = 0.25
+KV_WEIGHT = 0.20
+RESIDENCY_WEIGHT = 0.15
+"""An adapter that has to be loaded costs a queue place or two, not a whole prompt's prefill."""
+
+FULL_QUEUE = 32
+"""Requests at a worker from which on its queue counts as full."""
+
+POLL_SECONDS = 1.0
+ROWS_SECONDS = 2.0
+RETRY_AFTER = 2.0
+
+DIALECTS: dict[str, Callable[[str, aiohttp.ClientSession], Dialect]] = {"native": NativeDialect}
+
+_ROWS = """
+SELECT w.name, w.url, w.dialect, w.state, m.fingerprint
+FROM fleet_worker w JOIN tenants_basemodel m ON m.id = w.base_model_id
+WHERE w.state <> 'disabled'
+"""
+
+
+def score(replica: Replica, *, matched: float, digest: str | None) -> float:
+    """Prefix locality − queue − KV pressure + residency; higher is better.
+
+    Tenant priority orders requests at one worker, not workers for one request, so it has no part here.
+
+    :param matched: share of the prompt that is probably cached there, 0 to 1.
+    """
+    queue = 1.0 if replica.stale else min(1.0, replica.queued / FULL_QUEUE)
+    pressure = 1.0 if replica.stale else replica.probe.kv_usage
+    resident = 1.0 if digest is None or digest in replica.probe.resident else 0.0
+    return PREFIX_WEIGHT * matched - QUEUE_WEIGHT * queue - KV_WEIGHT * pressure + RESIDENCY_WEIGHT * resident
+
+
+class Router:
+    """Picks the worker for a request. One per process; it knows the workers from PostgreSQL and asks them how they are.
+
+    With the database away it goes on with the workers it knew last.
+    """
+
+    def __init__(self, pool: AsyncConnectionPool[Any], session: aiohttp.ClientSession) -> None:
+        self._pool = pool
+        self._session = session
+        self._replicas: dict[str, Replica] = {}
+        self._rows_at = float("-inf")
+        self._refreshing = asyncio.Lock()
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        return tuple(self._replicas.values())
+
+    async def refresh(self, *, rows_older_than: float = 0.0) -> None:
+        """Read the workers anew where the last reading is older than that many seconds, and ask each how it is."""
+        async with self._refreshing:
+            if time.monotonic() - self._rows_at >= rows_older_than:
+                await self._read_rows()
+            await asyncio.gather(*(replica.refresh() for replica in self._replicas.values()))
+
+    async def poll(self) -> None:
+        """Refresh for ever; cancel it to stop."""
+        while True:
+            await self.refresh(rows_older_than=ROWS_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _read_rows(self) -> None:
+        try:
+            async with self._pool.connection() as connection:
+                rows = await (await connection.execute(_ROWS)).fetchall()
+        except (psycopg.Error, PoolTimeout) as error:
+            logger.warning("the list of workers cannot be read: %s", error)
+            return
+        self._rows_at = time.monotonic()
+        known: dict[str, Replica] = {}
+        for name, url, dialect, state, fingerprint in rows:
+            replica = self._replicas.get(name)
+            if replica is None or (replica.url, replica.fingerprint) != (url, fingerprint):
+                make = DIALECTS.get(dialect)
+                if make is None:
+                    logger.error("worker %s: unknown dialect %s", name, dialect)
+                    continue
+                replica = Replica(name=name, url=url, fingerprint=fingerprint, dialect=make(url, self._session))
+            replica.draining = state == "draining"
+            known[name] = replica
+        self._replicas = known
+
+    async def candidates(
+        self, *, fingerprint: str, digest: str | None, namespace: str, prompt: Sequence[int]
+    ) -> list[Replica]:
+        """Workers that can take the request now, best first. Raises :class:`~fleet.errors.NoWorker` when none can."""
+        found = self._available(fingerprint)
+        if not found:
+            # A worker that was registered or came back a moment ago must not cost its first clients an error.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_AFTER):
+                    await self.refresh(rows_older_than=0.5)
+            found = self._available(fingerprint)
+        if not found:
+            raise NoWorker("no worker can take the request at the moment; try again shortly", RETRY_AFTER)
+        if len(found) == 1:
+            return found
+        chain = prefix_chain(fingerprint=fingerprint, digest=digest, namespace=namespace, prompt=prompt)
+        whole = max(1, len(chain))
+        found.sort(key=lambda r: (-score(r, matched=r.prefixes.matched(chain) / whole, digest=digest), r.name))
+        found[0].prefixes.add(chain)
+        return found
+
+    def _available(self, fingerprint: str) -> list[Replica]:
+        return [r for r in self._replicas.values() if r.fingerprint == fingerprint and r.available]
