@@ -1,0 +1,168 @@
+"""``make bench``: our figures beside transformers' and PEFT's, on the same machine, in the same run.
+
+    python tests/bench/run.py [--quick] [--only SECTION ...] [--model DIR] [--out FILE] [--repeats N] [--threads N]
+
+Correct first: the worker's greedy tokens are compared with transformers + PEFT before anything of ours is timed, and a
+red comparison ends the run without a figure. Sections run one after the other, each in processes of its own; every
+figure is the median of its repeats after a warm-up, its spread printed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from exactness import check_worker
+from figures import Figures
+from load import drive
+from processes import ROOT
+from worker import Setup
+from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, RANK
+
+SECTIONS = ("transformers", "peft", "engine", "worker", "gateway", "admission")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """:param waves: requests per repeat over HTTP, in multiples of 16."""
+
+    model: Path
+    folder: Path
+    figures: Figures
+    repeats: int
+    waves: int
+    threads: int
+    check_tokens: int
+
+    @property
+    def adapters(self) -> Path:
+        return self.folder / "adapters"
+
+    def script(self, name: str, *arguments: str) -> Any:
+        """Run a script beside this one in a process of its own; its last line of output is JSON."""
+        argv = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *arguments]
+        argv += ["--model", str(self.model), "--adapters", str(self.adapters), "--threads", str(self.threads)]
+        env = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+        done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
+        if done.returncode:
+            raise SystemExit(f"{name} {' '.join(arguments)} failed\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+    def say(self, text: str) -> None:
+        print(f"· {text}", file=sys.stderr, flush=True)
+
+
+def baseline(run: Run, task: str) -> None:
+    run.say(f"{task}: static batches of {IN_FLIGHT}")
+    seconds = run.script("reference", task, "--repeats", str(run.repeats))
+    name = "transformers_base" if task == "transformers" else "peft_8_adapters"
+    run.figures.add(name, "tok/s", [IN_FLIGHT * OUTPUT_TOKENS / second for second in seconds])
+
+
+def engine(run: Run) -> None:
+    run.say("engine: steps without HTTP or scheduling")
+    times = run.script("engine_steps", "--repeats", str(run.repeats))
+    for name, baseline_name in (
+        ("step_16_rows_base", None),
+        ("step_16_rows_8_adapters", "step_16_rows_base"),
+        ("step_1_row_base", None),
+        ("prefill_256_tokens_base", None),
+    ):
+        run.figures.add(name, "ms", times[name], baseline_name)
+
+
+def worker(run: Run, setup: Setup) -> None:
+    with setup.process(run.folder, run.threads) as process:
+        url = process.wait_for("ready ").split()[1]
+        run.say(f"exactness: {IN_FLIGHT} in flight against transformers + PEFT, {run.check_tokens} tokens each")
+        expected = run.script("reference", "expect", "--tokens", str(run.check_tokens))
+        run.say(asyncio.run(check_worker(url, setup, expected)))
+        for name, mixed, against in (
+            ("worker_base", False, "transformers_base"),
+            ("worker_8_adapters", True, "peft_8_adapters"),
+        ):
+            run.say(f"{name}: {run.repeats} × {run.waves * IN_FLIGHT} requests, {IN_FLIGHT} in flight")
+            loads = []
+            for number in range(run.repeats + 1):
+                waves = run.waves if number else 1  # the first only warms up
+                loads.append(asyncio.run(drive(url, setup.round(2 * number + mixed, waves, mixed))))
+            loads = loads[1:]
+            run.figures.add(name, "tok/s", [load.tokens_per_second for load in loads], against)
+            run.figures.add(f"{name}_ttft_p50", "ms", [1000 * load.first_token_p50 for load in loads])
+            run.figures.add(f"{name}_itl_p50", "ms", [1000 * load.gap_p50 for load in loads])
+    rows = run.figures.rows
+    share = rows["worker_8_adapters"].value / rows["worker_base"].value
+    run.figures.add("worker_8_adapters_of_base", "%", [100 * share])
+
+
+def machine(threads: int) -> str:
+    name = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            name = line.split(":", 1)[1].strip()
+            break
+    versions = " ".join(f"{package} {version(package)}" for package in ("torch", "transformers", "peft"))
+    load = f", load before the run {os.getloadavg()[0]:.1f}"
+    return f"{name}, {os.cpu_count()} cores, {threads} threads{load}; Python {platform.python_version()} {versions}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure loraplex beside transformers and PEFT.")
+    parser.add_argument("--model", type=Path, default=ROOT / "var/models/smollm2-135m-instruct")
+    parser.add_argument("--out", type=Path, default=ROOT / "var/bench.json")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument(
+        "--quick", action="store_true", help="one short repeat of each: a smoke test, not a measurement"
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    if not (options.model / "fingerprint").is_file():
+        parser.error(
+            f"--model: {options.model} is no model store directory (make one: python -m inference.model_store)"
+        )
+    figures = Figures()
+    note = machine(options.threads)
+    with tempfile.TemporaryDirectory(prefix="loraplex-bench-") as folder:
+        run = Run(
+            model=options.model.resolve(),
+            folder=Path(folder),
+            figures=figures,
+            repeats=1 if options.quick else options.repeats,
+            waves=1 if options.quick else 3,
+            threads=options.threads,
+            check_tokens=4 if options.quick else 16,
+        )
+        measure(run, options.only)
+    print(note)
+    print(f"{IN_FLIGHT} in flight, {PROMPT_TOKENS} prompt and {OUTPUT_TOKENS} output tokens each, greedy, fp32")
+    print(f"{ADAPTERS} adapters of rank {RANK} on every linear layer")
+    print(figures.table())
+    figures.write(options.out)
+    print(f"written to {options.out}")
+
+
+def measure(run: Run, sections: list[str]) -> None:
+    run.say("adapters: eight random ones, rank 8 on every linear layer")
+    run.script("reference", "adapters")
+    for task in ("transformers", "peft"):
+        if task in sections:
+            baseline(run, task)
+    if "engine" in sections:
+        engine(run)
+    if "worker" in sections:
+        worker(run, Setup.make(run.model, run.adapters, run.folder))
+
+
+if __name__ == "__main__":
+    main()
