@@ -144,6 +144,7 @@ def write_adapter(model: PeftModel, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     tensors = {key: value.to(torch.bfloat16).contiguous() for key, value in get_peft_model_state_dict(model).items()}
     save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
+    (out / "adapter_model.safetensors").chmod(0o644)
     config = {key: value for key, value in model.peft_config["default"].to_dict().items() if value is not None}
     config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     config |= {"base_model_name_or_path": BASE, "inference_mode": True}

@@ -19,7 +19,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
-from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, RANK, adapter_name, encode, prompts
+from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, RANK, adapter_name, check_prompts, encode, prompts
 
 PAD = 0
 
@@ -34,6 +34,7 @@ def load(model_dir: Path) -> PreTrainedModel:
 def write_adapters(model_dir: Path, out: Path) -> list[str]:
     """Random A and B, so that no shortcut for a zero adapter helps; rank 8 on every linear layer."""
     names = [f"a{index}" for index in range(ADAPTERS)]
+    base = load(model_dir)
     for index, name in enumerate(names):
         torch.manual_seed(index)
         config = LoraConfig(
@@ -43,13 +44,14 @@ def write_adapters(model_dir: Path, out: Path) -> list[str]:
             init_lora_weights=False,
             target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         )
-        model = get_peft_model(load(model_dir), config)
+        model = get_peft_model(base, config)
         with torch.no_grad():
             for key, weight in model.named_parameters():
                 if "lora_B" in key:
-                    weight.mul_(0.1)  # the text stays text-like, and the two best logits stay apart
+                    weight.mul_(0.2)  # the text stays text-like, and the two best logits stay apart
         model.save_pretrained(out / name)
         edit_config(out / name / "adapter_config.json")
+        base = model.unload()
     return names
 
 
@@ -71,7 +73,7 @@ def expect(model_dir: Path, adapters: Path, tokens: int) -> list[dict[str, Any]]
     """Sixteen prompts, each alone: even rows with an adapter, odd ones with the base model only."""
     model = with_adapters(model_dir, adapters)
     rows = []
-    for row, ids in enumerate(encode(model_dir, prompts(model_dir, round_number=0))):
+    for row, ids in enumerate(check_prompts(model_dir)):
         name = adapter_name(row // 2) if row % 2 == 0 else None
         batch = torch.tensor([ids])
         options: dict[str, Any] = {"max_new_tokens": tokens, "do_sample": False, "output_logits": True}
