@@ -137,10 +137,8 @@ def _entry(name: str, value: object, data_start: int) -> Tensor:
         raise AdapterInvalid(f"tensor {shown(name)}: exactly dtype, shape and data_offsets are expected", name)
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise AdapterInvalid(
-            f"tensor {shown(name)}: data type {shown(dtype) if isinstance(dtype, str) else '?'} is not supported (F32, F16, BF16 are)",
-            name,
-        )
+        kind = shown(dtype) if isinstance(dtype, str) else "that is not text"
+        raise AdapterInvalid(f"tensor {shown(name)}: data type {kind} is not supported (F32, F16, BF16 are)", name)
     if not isinstance(shape, list) or len(shape) > 8 or not all(_is_count(size) and size > 0 for size in shape):
         raise AdapterInvalid(f"tensor {shown(name)}: the shape is not a short list of positive sizes", name)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
