@@ -1,0 +1,92 @@
+"""Standing actors: a tenant with a key, an adapter and a base model; and a stranger from another tenant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from uuid6 import uuid7
+
+from tenants import keys
+from tenants.access import Access, ServedModel
+from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, ModelAllowance, Plan, Tenant
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A tenant and the one key it calls with."""
+
+    tenant: Tenant
+    key: ApiKey
+    secret: str
+
+    def access(self, *models: ServedModel) -> Access:
+        """What authenticate() would return, without asking the database."""
+        return Access(self.key.pk, self.tenant.pk, self.tenant.slug, None, {model.id: model for model in models})
+
+
+class World:
+    """Makes rows; every argument that a test does not care about has a default."""
+
+    def __init__(self) -> None:
+        self.plan = Plan.objects.create(name=f"plan-{uuid4().hex[:8]}")
+        self.base = BaseModel.objects.create(
+            name="llama-tiny",
+            fingerprint="f" * 64,
+            directory="/models/llama-tiny",
+            context_length=1000,
+            config={},
+        )
+
+    def actor(self, slug: str, *, allow: bool = True, **limits: Any) -> Actor:
+        tenant = Tenant.objects.create(slug=slug, display_name=slug.title(), plan=self.plan, **limits)
+        if allow:
+            ModelAllowance.objects.create(tenant=tenant, base_model=self.base)
+        generated = keys.generate()
+        version = keys.current_pepper()
+        key = ApiKey.objects.create(
+            tenant=tenant,
+            public_id=generated.public_id,
+            digest=keys.hash(generated.secret, version),
+            pepper_version=version,
+        )
+        return Actor(tenant, key, generated.secret.reveal())
+
+    def adapter(self, tenant: Tenant, name: str, digest: str | None = None) -> Adapter:
+        adapter = Adapter.objects.create(tenant=tenant, name=name, base_model=self.base)
+        version = AdapterVersion.objects.create(
+            adapter=adapter, number=1, state="ready", digest=digest or uuid4().hex * 2
+        )
+        adapter.current = version
+        adapter.save()
+        return adapter
+
+    def served(self, adapter: Adapter | None = None) -> ServedModel:
+        version = adapter.current if adapter else None
+        return ServedModel(
+            id=str(adapter) if adapter else self.base.name,
+            base_model_id=self.base.pk,
+            base=self.base.name,
+            fingerprint=self.base.fingerprint,
+            model_dir=Path(self.base.directory),
+            context_length=self.base.context_length,
+            adapter_version_id=version.pk if version else None,
+            adapter_digest=version.digest if version else None,
+            created=0,
+        )
+
+
+@pytest.fixture
+def world(transactional_db: None) -> World:
+    return World()
+
+
+@pytest.fixture
+def new_id() -> Any:
+    def make() -> UUID:
+        return UUID(str(uuid7()))
+
+    return make
