@@ -8,7 +8,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,9 +48,10 @@ class Process:
         state = f"exited with {self.child.returncode}" if self.child.poll() is not None else f"not ready in {seconds} s"
         raise SystemExit(f"{' '.join(self.argv[:4])} …: {state}\n{tail}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         if self.child.poll() is None:
             os.killpg(self.child.pid, signal.SIGTERM)
             try:

@@ -24,6 +24,7 @@ from typing import Any
 
 from exactness import check_worker
 from figures import Figures
+from gateway_load import Platform
 from load import drive
 from processes import ROOT
 from worker import Setup
@@ -48,11 +49,12 @@ class Run:
     def adapters(self) -> Path:
         return self.folder / "adapters"
 
-    def script(self, name: str, *arguments: str) -> Any:
+    def script(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
         """Run a script beside this one in a process of its own; its last line of output is JSON."""
         argv = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *arguments]
-        argv += ["--model", str(self.model), "--adapters", str(self.adapters), "--threads", str(self.threads)]
-        env = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+        if env is None:
+            argv += ["--model", str(self.model), "--adapters", str(self.adapters), "--threads", str(self.threads)]
+        env = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **(env or {})}
         done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
         if done.returncode:
             raise SystemExit(f"{name} {' '.join(arguments)} failed\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -103,6 +105,41 @@ def worker(run: Run, setup: Setup) -> None:
     rows = run.figures.rows
     share = rows["worker_8_adapters"].value / rows["worker_base"].value
     run.figures.add("worker_8_adapters_of_base", "%", [100 * share])
+
+
+def platform_sections(run: Run, sections: list[str]) -> None:
+    run.say("platform: PostgreSQL, Celery, worker and gateway in a data directory of their own")
+    with Platform(run.model, run.adapters, run.folder, run.threads) as loraplex:
+        if "gateway" in sections:
+            gateway(run, loraplex)
+        if "admission" in sections:
+            run.say("admission: admit + settle, 16 clients")
+            env = loraplex.env | {"BENCH_KEYS": json.dumps(loraplex.keys)}
+            rates = run.script("admission", "--repeats", str(run.repeats), env=env)
+            for name, repeats in rates.items():
+                run.figures.add(f"admit_settle_{name}", "requests/s", repeats)
+
+
+def gateway(run: Run, loraplex: Platform) -> None:
+    sent = 0
+    for name, mixed, against in (
+        ("gateway_base", False, "worker_base"),
+        ("gateway_8_adapters", True, "worker_8_adapters"),
+    ):
+        run.say(f"{name}: {run.repeats} × {run.waves * IN_FLIGHT} requests, {IN_FLIGHT} in flight")
+        loads = []
+        for number in range(run.repeats + 1):
+            waves = run.waves if number else 1  # the first only warms up
+            loads.append(asyncio.run(drive(loraplex.url, loraplex.round(2 * number + mixed, waves, mixed))))
+        sent += sum(answer.tokens for load in loads for answer in load.answers)
+        loads = loads[1:]
+        run.figures.add(name, "tok/s", [load.tokens_per_second for load in loads], against)
+        run.figures.add(
+            f"{name}_ttft_p50", "ms", [1000 * load.first_token_p50 for load in loads], f"{against}_ttft_p50"
+        )
+    if (billed := loraplex.billed_tokens()) != sent:
+        raise SystemExit(f"{sent} tokens were streamed, {billed} are in the ledger: no figures")
+    run.say(f"ledger: {sent} tokens streamed, {billed} billed")
 
 
 def machine(threads: int) -> str:
@@ -162,6 +199,8 @@ def measure(run: Run, sections: list[str]) -> None:
         engine(run)
     if "worker" in sections:
         worker(run, Setup.make(run.model, run.adapters, run.folder))
+    if {"gateway", "admission"} & set(sections):
+        platform_sections(run, sections)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""The whole platform under load: PostgreSQL, admission and settlement, the router, the worker, one gateway process.
+
+It runs in a data directory of its own, so a demo that is running on this machine is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from load import Call
+from processes import ROOT, Process, free_port
+from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, adapter_name, prompts
+
+TENANTS = 4
+"""The eight adapters belong to four tenants, two each."""
+
+
+@dataclass(slots=True)
+class Platform:
+    """``with Platform(...)``: started, seeded with tenants without effective limits, and stopped at the end."""
+
+    model: Path
+    adapters: Path
+    folder: Path
+    threads: int
+    url: str = ""
+    keys: list[str] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "LORAPLEX_DATA_DIR": str(self.folder / "data"),
+            "DJANGO_SETTINGS_MODULE": "gateway.settings",
+            "OMP_NUM_THREADS": str(self.threads),
+        }
+
+    def __enter__(self) -> Platform:
+        models = self.folder / "data" / "models"
+        models.mkdir(parents=True)
+        (models / self.model.name).symlink_to(self.model, target_is_directory=True)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        argv = [sys.executable, str(ROOT / "manage.py"), "up", "--port", str(port)]
+        self.process = Process(argv, self.folder / "up.log", self.env).__enter__()
+        try:
+            self.process.wait_for(self.url, seconds=300)
+            self.seed()
+        except BaseException:
+            self.process.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.__exit__(kind, error, trace)
+
+    def manage(self, *arguments: str) -> Any:
+        argv = [sys.executable, str(ROOT / "manage.py"), *arguments, "--json"]
+        env = {**os.environ, **self.env}
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
+        if done.returncode:
+            raise SystemExit(f"manage.py {' '.join(arguments)} failed\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}")
+        return json.loads(done.stdout)
+
+    def seed(self) -> None:
+        for number in range(TENANTS):
+            tenant = f"bench{number}"
+            self.manage("create_tenant", tenant)
+            limits = ["--requests-per-minute", "none", "--max-concurrent", "none"]
+            self.manage("set_limits", tenant, *limits)
+            self.keys.append(self.manage("issue_key", tenant)["key"])
+        for index in range(ADAPTERS):
+            name = adapter_name(index)
+            owner = f"bench{index % TENANTS}"
+            self.manage("add_adapter", "--tenant", owner, "--name", name, "--path", str(self.adapters / name))
+
+    def billed_tokens(self) -> int:
+        """Completion tokens in the ledger, over all tenants."""
+        return sum(self.manage("usage", f"bench{number}")["completion_tokens"] for number in range(TENANTS))
+
+    def call(self, row: int, prompt: str, mixed: bool) -> Call:
+        tenant = row % TENANTS
+        body = {
+            "model": f"bench{tenant}/{adapter_name(row)}" if mixed else self.model.name,
+            "prompt": prompt,
+            "max_tokens": OUTPUT_TOKENS,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return Call(body, lambda: self.keys[tenant])
+
+    def round(self, number: int, waves: int, mixed: bool) -> list[Call]:
+        """``waves`` × 16 calls with prompts that no earlier round had."""
+        calls = []
+        for wave in range(waves):
+            texts = prompts(self.model, round_number=50_000 + 100 * number + wave)
+            calls += [self.call(row, text, mixed) for row, text in enumerate(texts)]
+        assert len(calls) == waves * IN_FLIGHT
+        return calls
