@@ -56,10 +56,8 @@ class Platform:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self.process.stop()
 
     def manage(self, *arguments: str) -> Any:
         argv = [sys.executable, str(ROOT / "manage.py"), *arguments, "--json"]
