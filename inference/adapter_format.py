@@ -105,7 +105,7 @@ def check_adapter(directory: Path, base: BaseShapes) -> AdapterSpec:
 
     Raises :class:`~inference.errors.AdapterInvalid`, whose ``field`` names the file, key or tensor at fault.
     """
-    _check_listing(directory)
+    check_listing(directory)
     config = parse_config(load_json(_read_config(directory / CONFIG_FILE), CONFIG_FILE))
     path = directory / TENSORS_FILE
     with open_regular(path) as (_, size):
@@ -127,7 +127,8 @@ def check_adapter(directory: Path, base: BaseShapes) -> AdapterSpec:
     )
 
 
-def _check_listing(directory: Path) -> None:
+def check_listing(directory: Path) -> None:
+    """Raise :class:`~inference.errors.AdapterInvalid` unless the directory holds an adapter's files only."""
     try:
         names = {entry.name for entry in os.scandir(directory)}
     except OSError as error:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import models
 
+from tenants import keys
 from tenants.models.member import Member
 from tenants.models.tenant import Tenant
 from tenants.scope import TenantOwned
@@ -26,3 +29,22 @@ class ApiKey(TenantOwned):
 
     def __str__(self) -> str:
         return f"lpx_live_{self.public_id}_…"
+
+    @classmethod
+    def issue(
+        cls, tenant: Tenant, *, name: str = "", member: Member | None = None, expires_at: datetime | None = None
+    ) -> tuple[ApiKey, keys.Secret]:
+        """A new key of this tenant and its plain text, which exists nowhere else from now on."""
+        generated, version = keys.generate(), keys.current_pepper()
+        key = cls(
+            tenant=tenant,
+            member=member,
+            name=name,
+            public_id=generated.public_id,
+            digest=keys.hash(generated.secret, version),
+            pepper_version=version,
+            expires_at=expires_at,
+        )
+        key.full_clean()
+        key.save()
+        return key, generated.secret

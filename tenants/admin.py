@@ -1,0 +1,164 @@
+"""Django admin for operators. It looks across tenants, and says so; secrets and digests are not shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.db import models
+from django.http import HttpRequest, HttpResponse
+
+from tenants.models import (
+    Adapter,
+    AdapterAllowance,
+    AdapterVersion,
+    ApiKey,
+    BaseModel,
+    InferenceRequest,
+    LedgerEntry,
+    Member,
+    ModelAllowance,
+    Plan,
+    Tenant,
+)
+from tenants.scope import unscoped_queries
+
+
+class OperatorAdmin(admin.ModelAdmin[Any]):
+    """Base of every admin page here: unscoped on purpose, for superusers and staff with the permission only."""
+
+    view_on_site = False
+
+    def _unscoped_page(self, view: Callable[..., Any], *args: Any, **kwargs: Any) -> HttpResponse:
+        with unscoped_queries():
+            response: Any = view(*args, **kwargs)
+            # querysets in a page's context are evaluated while it is rendered
+            if hasattr(response, "render") and not response.is_rendered:
+                response.render()
+            return response  # type: ignore[no-any-return]
+
+    def changelist_view(self, *args: Any, **kwargs: Any) -> Any:
+        return self._unscoped_page(super().changelist_view, *args, **kwargs)
+
+    def changeform_view(self, *args: Any, **kwargs: Any) -> Any:
+        return self._unscoped_page(super().changeform_view, *args, **kwargs)
+
+    def delete_view(self, *args: Any, **kwargs: Any) -> Any:
+        return self._unscoped_page(super().delete_view, *args, **kwargs)
+
+    def history_view(self, *args: Any, **kwargs: Any) -> Any:
+        return self._unscoped_page(super().history_view, *args, **kwargs)
+
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
+        with unscoped_queries():
+            queryset: Any = super().get_queryset(request)
+        return queryset.unscoped() if hasattr(queryset, "unscoped") else queryset  # type: ignore[no-any-return]
+
+
+class ReadOnlyAdmin(OperatorAdmin):
+    """Rows that only the platform itself writes."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+@admin.register(Plan)
+class PlanAdmin(OperatorAdmin):
+    list_display = ("name", "requests_per_minute", "max_concurrent", "max_input_tokens", "max_output_tokens")
+
+
+@admin.register(Tenant)
+class TenantAdmin(OperatorAdmin):
+    list_display = ("slug", "display_name", "state", "plan", "created_at")
+    list_filter = ("state", "plan")
+    search_fields = ("slug", "display_name")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False  # suspended instead
+
+
+@admin.register(Member)
+class MemberAdmin(OperatorAdmin):
+    list_display = ("user", "tenant", "role")
+    list_filter = ("role",)
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(OperatorAdmin):
+    """Keys are issued by ``issue_key``, which shows the secret once; here they can be renamed, dated and revoked."""
+
+    list_display = ("public_id", "tenant", "name", "created_at", "expires_at", "revoked_at", "last_used_at")
+    search_fields = ("public_id", "tenant__slug", "name")
+    fields = ("tenant", "public_id", "name", "expires_at", "revoked_at", "created_at", "last_used_at")
+    readonly_fields = ("tenant", "public_id", "created_at", "last_used_at")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+@admin.register(BaseModel)
+class BaseModelAdmin(OperatorAdmin):
+    list_display = ("name", "state", "context_length", "created_at")
+    readonly_fields = ("fingerprint", "directory", "config", "created_at")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False  # register_model reads the directory
+
+
+@admin.register(ModelAllowance)
+class ModelAllowanceAdmin(OperatorAdmin):
+    list_display = ("tenant", "base_model", "created_at")
+
+
+@admin.register(AdapterAllowance)
+class AdapterAllowanceAdmin(OperatorAdmin):
+    list_display = ("tenant", "adapter", "created_at")
+
+
+@admin.register(Adapter)
+class AdapterAdmin(ReadOnlyAdmin):
+    list_display = ("__str__", "base_model", "current", "created_at")
+    list_select_related = ("tenant", "base_model", "current__adapter__tenant")
+    search_fields = ("name", "tenant__slug")
+
+
+@admin.register(AdapterVersion)
+class AdapterVersionAdmin(ReadOnlyAdmin):
+    list_display = ("__str__", "state", "num_bytes", "created_at", "checked_at")
+    list_filter = ("state",)
+    list_select_related = ("adapter__tenant",)
+
+
+@admin.register(InferenceRequest)
+class InferenceRequestAdmin(ReadOnlyAdmin):
+    list_display = ("id", "tenant", "state", "prompt_tokens", "max_tokens", "emitted_tokens", "admitted_at")
+    list_filter = ("state",)
+    list_select_related = ("tenant",)
+    show_full_result_count = False
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(ReadOnlyAdmin):
+    list_display = (
+        "request_id",
+        "tenant",
+        "base_model",
+        "prompt_tokens",
+        "cached_tokens",
+        "completion_tokens",
+        "outcome",
+        "created_at",
+    )
+    list_filter = ("outcome",)
+    list_select_related = ("tenant", "base_model")
+    show_full_result_count = False

@@ -1,0 +1,110 @@
+"""What every management command here has in common: ``--json``, an example in its help, one sentence on failure."""
+
+from __future__ import annotations
+
+import json
+from argparse import RawDescriptionHelpFormatter
+from typing import Any, ClassVar
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from inference.errors import InferenceError
+from tenants.errors import NotConfigured, TenantsError
+from tenants.models import BaseModel, Plan, Tenant
+
+
+class JsonCommand(BaseCommand):
+    """A command that does one thing and says what came of it, to people or (``--json``) to programs.
+
+    Subclasses write :meth:`run`, which returns what ``--json`` prints, and :meth:`describe`, which words it for people.
+    """
+
+    example: ClassVar[str]
+    requires_system_checks = ()
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        return super().create_parser(
+            prog_name,
+            subcommand,
+            epilog=f"example:\n  {self.example}",
+            formatter_class=RawDescriptionHelpFormatter,
+            **kwargs,
+        )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+    def run(self, options: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def describe(self, result: dict[str, Any]) -> str:
+        raise NotImplementedError
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            result = self.run(options)
+        except (TenantsError, InferenceError) as error:
+            raise CommandError(str(error)) from error
+        except ValidationError as error:
+            raise CommandError(_worded(error)) from error
+        except DatabaseError as error:
+            raise CommandError(f"The database refused: {str(error).strip().splitlines()[0]}") from error
+        self.stdout.write(json.dumps(result) if options["json"] else self.describe(result))
+
+
+def _worded(error: ValidationError) -> str:
+    if hasattr(error, "error_dict"):
+        return "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
+    return " ".join(error.messages)
+
+
+def add_subject(parser: CommandParser, name: str, explanation: str) -> None:
+    """The command's one obligatory argument, by position or as ``--name``; read it with :func:`subject`."""
+    parser.add_argument(f"{name}_by_position", nargs="?", metavar=name, help=explanation)
+    parser.add_argument(f"--{name}", metavar=name.upper(), help=f"the same, by name: {explanation}")
+
+
+def subject(options: dict[str, Any], name: str) -> str:
+    given = {value for value in (options[f"{name}_by_position"], options[name]) if value}
+    if len(given) != 1:
+        raise CommandError(f"Say one {name}." if not given else f"Two different values for {name}.")
+    return str(given.pop())
+
+
+def find_tenant(slug: str) -> Tenant:
+    tenant = Tenant.objects.select_related("plan").filter(slug=slug).first()
+    if tenant is None:
+        raise NotConfigured(f"There is no tenant {slug!r}.")
+    return tenant
+
+
+def find_base_model(name: str) -> BaseModel:
+    model = BaseModel.objects.filter(name=name).first()
+    if model is None:
+        known = ", ".join(BaseModel.objects.values_list("name", flat=True)) or "none"
+        raise NotConfigured(f"There is no base model {name!r}; registered: {known}.")
+    return model
+
+
+def find_plan(name: str) -> Plan:
+    if name == Plan.STANDARD:
+        return Plan.standard()
+    plan = Plan.objects.filter(name=name).first()
+    if plan is None:
+        raise NotConfigured(f"There is no plan {name!r}.")
+    return plan
+
+
+def limit_value(text: str) -> int | None:
+    """A limit from the command line: a whole number from 1, or ``none`` for the plan's."""
+    if text.lower() == "none":
+        return None
+    value = int(text)
+    if not 1 <= value < 2**31:
+        raise ValueError
+    return value
+
+
+limit_value.__name__ = "limit"  # argparse says: invalid limit value

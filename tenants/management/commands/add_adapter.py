@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from tenants import intake
+from tenants.management.command import JsonCommand, find_base_model, find_tenant
+from tenants.models import AdapterVersion
+
+
+class Command(JsonCommand):
+    help = "Take in a PEFT LoRA adapter for a tenant: copy it, have it checked, and serve it as <tenant>/<name>."
+    example = "manage.py add_adapter --tenant acme --name pirate --path examples/adapters/pirate"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("--tenant", required=True, help="the tenant's short name")
+        parser.add_argument("--name", required=True, help="lower-case letters, digits, dots, underscores, hyphens")
+        parser.add_argument(
+            "--path", required=True, type=Path, help="directory with adapter_config.json and adapter_model.safetensors"
+        )
+        parser.add_argument("--model", help="base model; may be left out where the tenant may use only one")
+        parser.add_argument("--no-wait", action="store_true", help="return once the check is queued")
+        parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for it (default: %(default)s)")
+
+    def run(self, options: dict[str, Any]) -> dict[str, Any]:
+        version = intake.receive(
+            tenant=find_tenant(options["tenant"]),
+            name=options["name"],
+            source=options["path"],
+            base_model=find_base_model(options["model"]) if options["model"] else None,
+        )
+        if not options["no_wait"]:
+            _wait(version, options["timeout"])
+        if version.state == AdapterVersion.State.REJECTED:
+            raise CommandError(f"{version} was rejected: {version.report.get('message')}")
+        return {
+            "adapter": str(version.adapter),
+            "base_model": version.adapter.base_model.name,
+            "version": version.number,
+            "state": version.state,
+            "digest": version.digest,
+            "num_bytes": version.num_bytes,
+            "max_rank": version.spec.get("max_rank"),
+            "targets": len(version.spec.get("targets", ())),
+        }
+
+    def describe(self, result: dict[str, Any]) -> str:
+        what = f"{result['adapter']} v{result['version']}"
+        if result["state"] == AdapterVersion.State.PENDING:
+            return f"{what} waits for its check."
+        return f"{what} is ready: {result['targets']} modules, rank ≤ {result['max_rank']}, digest {result['digest']}."
+
+
+def _wait(version: AdapterVersion, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while version.state == AdapterVersion.State.PENDING:
+        if time.monotonic() > deadline:
+            raise CommandError(f"{version} was not checked within {timeout:g} s; is a Celery worker running?")
+        time.sleep(0.1)
+        version.refresh_from_db()

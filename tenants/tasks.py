@@ -1,0 +1,48 @@
+"""Celery tasks of this app. Each may run twice, or again after its process was killed; the outcome is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+from celery import shared_task
+from django.utils import timezone
+
+from tenants import intake, settlement
+from tenants.db import open_pool
+from tenants.models import AdapterVersion
+
+logger = logging.getLogger(__name__)
+
+WAITING_SECONDS = 60
+
+
+@shared_task(name="tenants.tasks.check_adapter", acks_late=True, reject_on_worker_lost=True, ignore_result=True)
+def check_adapter(version_id: int) -> None:
+    """Check a pending adapter version; see :func:`tenants.intake.check`."""
+    intake.check(version_id)
+
+
+@shared_task(name="tenants.tasks.check_waiting_adapters", ignore_result=True)
+def check_waiting_adapters() -> int:
+    """Queue again what has been pending for a minute: its message was lost with the broker. Returns how many."""
+    since = timezone.now() - timedelta(seconds=WAITING_SECONDS)
+    waiting = list(AdapterVersion.objects.unscoped().filter(state="pending", created_at__lt=since)[:100])
+    for version in waiting:
+        intake.enqueue(version)
+    return len(waiting)
+
+
+@shared_task(name="tenants.tasks.reap_requests", ignore_result=True)
+def reap_requests() -> int:
+    """Settle the requests of gateways that died; see :func:`tenants.settlement.reap`. Returns how many."""
+
+    async def run() -> int:
+        async with open_pool(min_size=1, max_size=1) as pool:
+            return await settlement.reap(pool)
+
+    reaped = asyncio.run(run())
+    if reaped:
+        logger.warning("settled %d requests whose gateway was gone", reaped)
+    return reaped
