@@ -37,16 +37,17 @@ class Platform:
         return {
             "LORAPLEX_DATA_DIR": str(self.folder / "data"),
             "DJANGO_SETTINGS_MODULE": "gateway.settings",
-            "OMP_NUM_THREADS": str(self.threads),
+            "LORAPLEX_WORKER_THREADS": str(self.threads),
+            "LORAPLEX_WORKER_SLOTS": str(ADAPTERS),
+            "PORT": self.url.rpartition(":")[2],
         }
 
     def __enter__(self) -> Platform:
         models = self.folder / "data" / "models"
         models.mkdir(parents=True)
         (models / self.model.name).symlink_to(self.model, target_is_directory=True)
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        argv = [sys.executable, str(ROOT / "manage.py"), "up", "--port", str(port)]
+        self.url = f"http://127.0.0.1:{free_port()}"
+        argv = [sys.executable, str(ROOT / "manage.py"), "up"]
         self.process = Process(argv, self.folder / "up.log", self.env).__enter__()
         try:
             self.process.wait_for(self.url, seconds=300)
@@ -71,9 +72,9 @@ class Platform:
         for number in range(TENANTS):
             tenant = f"bench{number}"
             self.manage("create_tenant", tenant)
-            limits = ["--requests-per-minute", "none", "--max-concurrent", "none"]
+            limits = ["--requests-per-minute", "1000000", "--max-concurrent", "1000"]
             self.manage("set_limits", tenant, *limits)
-            self.keys.append(self.manage("issue_key", tenant)["key"])
+            self.keys.append(self.manage("issue_key", tenant)["api_key"])
         for index in range(ADAPTERS):
             name = adapter_name(index)
             owner = f"bench{index % TENANTS}"
