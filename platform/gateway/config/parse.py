@@ -1,0 +1,126 @@
+"""Parsers: text from the environment to a value. Each raises ``ValueError`` with the rest of a sentence.
+
+The sentence starts with the setting's name: "PORT must be a number from 1 to 65535, not 'http'."
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+
+def text(value: str) -> str:
+    return value
+
+
+def path(value: str) -> Path:
+    return Path(value).expanduser().absolute()
+
+
+def flag(value: str) -> bool:
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise ValueError(f"must be true or false, not {value!r}")
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A whole number from ``least`` to ``most``, both included."""
+
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,15}", value) or not least <= int(value) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}, not {value!r}")
+        return int(value)
+
+    return parse
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}, not {value!r}")
+        return value
+
+    return parse
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Comma-separated; at least one."""
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not found:
+        raise ValueError("must list at least one name, separated by commas")
+    return found
+
+
+def origins(value: str) -> tuple[str, ...]:
+    """Comma-separated origins with a scheme, as Django's CSRF check wants them."""
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    for origin in found:
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path:
+            raise ValueError(f"must list origins such as https://example.org, not {origin!r}")
+    return found
+
+
+def database_url(value: str) -> str:
+    """A libpq connection string, from ``postgresql://user:password@host:port/name`` or ``host=… dbname=…``.
+
+    The URL holds a password, so no message repeats it.
+    """
+    shape = "must look like postgresql://user:password@host:5432/name"
+    if "://" in value and urlsplit(value).scheme not in ("postgresql", "postgres"):
+        raise ValueError(f"{shape}; its scheme is {urlsplit(value).scheme!r}")
+    try:
+        parts = conninfo_to_dict(value)
+    except ProgrammingError:
+        raise ValueError(f"{shape}; it cannot be read") from None
+    if not parts.get("dbname"):
+        raise ValueError(f"{shape}; it names no database")
+    port = str(parts.get("port", ""))
+    if port and not all(one.isdigit() and 0 < int(one) < 65536 for one in port.split(",")):
+        raise ValueError(f"{shape}; its port is not a number from 1 to 65535")
+    return make_conninfo(**parts)
+
+
+def redis_url(value: str) -> str:
+    """``redis://``, ``rediss://`` or ``unix:///path``; the URL may hold a password, so no message repeats it."""
+    shape = "must look like redis://host:6379/0 or unix:///path/to/socket"
+    parts = urlsplit(value)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ValueError(f"{shape}; its scheme is {parts.scheme!r}")
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"{shape}; its port is not a number from 1 to 65535") from None
+    if parts.scheme == "unix":
+        if not parts.path.startswith("/") or parts.netloc:
+            raise ValueError(f"{shape}; its path is not absolute")
+    elif not parts.hostname or port == 0:
+        raise ValueError(f"{shape}; it names no host")
+    elif not re.fullmatch(r"/?[0-9]*", parts.path):
+        raise ValueError(f"{shape}; its database is not a number")
+    return value
+
+
+def peppers(value: str) -> dict[int, bytes]:
+    """``1:<hex>,2:<hex>``: each version once, at least 16 bytes each. The highest version signs new keys."""
+    shape = "must look like 1:<hex>,2:<hex> with at least 32 hexadecimal digits each"
+    found: dict[int, bytes] = {}
+    for part in value.split(","):
+        match = re.fullmatch(r"\s*([1-9][0-9]{0,4}):((?:[0-9a-fA-F]{2}){16,})\s*", part)
+        if match is None:
+            raise ValueError(shape)
+        version = int(match[1])
+        if version in found:
+            raise ValueError(f"{shape}; version {version} is given twice")
+        found[version] = bytes.fromhex(match[2])
+    return found

@@ -1,0 +1,105 @@
+"""What every test may lean on. The servers themselves are started by ``gateway.embedded.pytest_plugin``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+from django.conf import settings
+from psycopg_pool import AsyncConnectionPool
+
+from gateway.embedded.process import last_lines, spawn, stop
+
+PROJECT = Path(__file__).resolve().parents[1]
+MODEL_CACHE = PROJECT / "var" / "models"
+READY_TIMEOUT = 180.0
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> None:
+    """The whole server belongs to this run, so tests use the database's own name.
+
+    Child processes (gateway, worker, Celery) then see the same rows without being told where.
+    """
+    database = settings.DATABASES["default"]
+    database.setdefault("TEST", {})["NAME"] = database["NAME"]
+
+
+@pytest.fixture
+async def db_pool(transactional_db: None) -> AsyncIterator[AsyncConnectionPool]:
+    """An open psycopg pool on the test database, as the gateway has one."""
+    from tenants.db import open_pool
+
+    async with open_pool() as pool:
+        yield pool
+
+
+@dataclass(frozen=True, slots=True)
+class GrantKeys:
+    private: Path
+    public: Path
+
+
+@pytest.fixture(scope="session")
+def grant_keys() -> GrantKeys:
+    """The pair that this run's gateway signs with and its workers verify with."""
+    return GrantKeys(settings.GRANT_PRIVATE_KEY_FILE, settings.GRANT_PUBLIC_KEY_FILE)
+
+
+@pytest.fixture(scope="session")
+def smollm_dir() -> Path:
+    """The registered store directory of SmolLM2-135M-Instruct; fetched once into the checkout's var/."""
+    from inference.fetch_model import fetch
+
+    return fetch(store=MODEL_CACHE, downloads=PROJECT / "var" / "downloads")
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random two-layer Llama with a real tokenizer: registered like any model, and quick."""
+    from tests.inference.tiny_model import build_tiny_model
+
+    return build_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """A worker that serves. ``base`` is the name it serves the base model under."""
+
+    url: str
+    base: str
+    model_dir: Path
+    log: Path
+    process: Popen[bytes]
+
+
+@pytest.fixture(scope="session")
+def worker(
+    smollm_dir: Path, grant_keys: GrantKeys, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
+    """A real worker process on SmolLM2, reading adapters from this run's store."""
+    settings.ADAPTER_STORE.mkdir(parents=True, exist_ok=True)
+    log = tmp_path_factory.mktemp("worker") / "worker.log"
+    command = [sys.executable, "-m", "inference", "--model", smollm_dir, "--adapter-store", settings.ADAPTER_STORE]
+    command += ["--grant-key", grant_keys.public, "--host", "127.0.0.1", "--port", "0"]
+    process = spawn(command, log)
+    try:
+        yield WorkerProcess(_ready_url(process, log), smollm_dir.name, smollm_dir, log, process)
+    finally:
+        stop(process, signal.SIGTERM)
+
+
+def _ready_url(process: Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + READY_TIMEOUT
+    while process.poll() is None and time.monotonic() < deadline:
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith("ready http"):
+                return line.split()[1]
+        time.sleep(0.1)
+    pytest.fail(f"the worker did not become ready (exit status {process.poll()}); its log ends:\n{last_lines(log)}")
