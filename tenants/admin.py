@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db import models
@@ -25,7 +25,13 @@ from tenants.models import (
 from tenants.scope import unscoped_queries
 
 
-class OperatorAdmin(admin.ModelAdmin[Any]):
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin  # generic in the type stubs only
+
+
+class OperatorAdmin(ModelAdmin):
     """Base of every admin page here: unscoped on purpose, for superusers and staff with the permission only."""
 
     view_on_site = False

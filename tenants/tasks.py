@@ -34,8 +34,8 @@ def check_waiting_adapters() -> int:
     return len(waiting)
 
 
-@shared_task(name="tenants.tasks.reap_requests", ignore_result=True)
-def reap_requests() -> int:
+@shared_task(name="tenants.tasks.reap", ignore_result=True)
+def reap() -> int:
     """Settle the requests of gateways that died; see :func:`tenants.settlement.reap`. Returns how many."""
 
     async def run() -> int:

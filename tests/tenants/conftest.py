@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db import connection
+from psycopg.conninfo import make_conninfo
 from uuid6 import uuid7
 
 from tenants import keys
@@ -90,3 +92,11 @@ def new_id() -> Any:
         return UUID(str(uuid7()))
 
     return make
+
+
+@pytest.fixture
+def dsn(transactional_db: None) -> str:
+    """The test database, for processes that a test starts."""
+    params = connection.get_connection_params()
+    names = ("dbname", "user", "password", "host", "port")
+    return make_conninfo(**{name: params[name] for name in names if params.get(name)})

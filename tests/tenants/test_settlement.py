@@ -1,0 +1,170 @@
+"""settle, checkpoint, reap: every request has one ledger row in the end, whoever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import IntegrityError, connection
+
+from tenants.admission import admit
+from tenants.db import Pool
+from tenants.models import AdapterVersion, InferenceRequest, LedgerEntry
+from tenants.settlement import checkpoint, reap, settle
+
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+
+pytestmark = pytest.mark.usefixtures("grant_keys")
+
+
+@pytest.fixture
+def actor(world: Any) -> Any:
+    return world.actor("acme")
+
+
+@pytest.fixture
+def start(world: Any, actor: Any, db_pool: Pool, new_id: Callable[[], UUID]) -> Any:
+    async def admitted(now: datetime | None = None, actor: Any = actor, **options: Any) -> UUID:
+        request_id = new_id()
+        await admit(
+            db_pool,
+            request_id=request_id,
+            access=actor.access(),
+            model=options.get("model") or world.served(),
+            prompt_tokens=100,
+            max_tokens=options.get("max_tokens", 50),
+            now=now,
+        )
+        return request_id
+
+    return admitted
+
+
+def finish(pool: Pool, request_id: UUID, completion: int = 20, **options: Any) -> Any:
+    values = {"cached_tokens": 30, "outcome": "completed", "finish_reason": "stop"} | options
+    return settle(pool, request_id=request_id, prompt_tokens=100, completion_tokens=completion, **values)
+
+
+@sync_to_async
+def ledger() -> list[LedgerEntry]:
+    return list(LedgerEntry.objects.unscoped().order_by("id"))
+
+
+@sync_to_async
+def request(request_id: UUID) -> InferenceRequest:
+    found: InferenceRequest = InferenceRequest.objects.unscoped().get(pk=request_id)
+    return found
+
+
+async def test_settle_writes_one_row(start: Any, db_pool: Pool, actor: Any, world: Any) -> None:
+    adapter = await sync_to_async(world.adapter)(actor.tenant, "pirate")
+    request_id = await start(model=world.served(adapter))
+    assert await finish(db_pool, request_id)
+    assert not await finish(db_pool, request_id, completion=999)
+    [entry] = await ledger()
+    assert (entry.request_id, entry.tenant_id, entry.key_id) == (request_id, actor.tenant.pk, actor.key.pk)
+    assert (entry.base_model_id, entry.adapter_version_id) == (world.base.pk, adapter.current_id)
+    assert (entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens) == (100, 30, 20)
+    assert (entry.outcome, entry.finish_reason) == ("completed", "stop")
+    assert (await request(request_id)).state == "settled"
+
+
+async def test_an_unknown_request_settles_nothing(db_pool: Pool, new_id: Callable[[], UUID], world: Any) -> None:
+    assert not await finish(db_pool, new_id())
+    assert await ledger() == []
+
+
+async def test_no_more_is_billed_than_was_held(start: Any, db_pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    request_id = await start(max_tokens=5)
+    assert await finish(db_pool, request_id, completion=6)
+    assert (await ledger())[0].completion_tokens == 5
+    assert "held 5" in caplog.text
+
+
+async def test_checkpoint_renews_and_remembers(start: Any, db_pool: Pool) -> None:
+    request_id = await start()
+    before = (await request(request_id)).lease_expires_at
+    await asyncio.sleep(0.01)
+    assert await checkpoint(db_pool, {request_id: 7}) == set()
+    after = await request(request_id)
+    assert after.emitted_tokens == 7
+    assert after.lease_expires_at > before
+    await checkpoint(db_pool, {request_id: 3})
+    assert (await request(request_id)).emitted_tokens == 7, "the mark never falls"
+    await checkpoint(db_pool, {request_id: 10_000})
+    assert (await request(request_id)).emitted_tokens == 50, "nor exceeds the hold"
+
+
+async def test_checkpoint_names_those_to_stop(
+    start: Any, db_pool: Pool, world: Any, new_id: Callable[[], UUID]
+) -> None:
+    actors = {}
+    for name in ("fine", "revoked", "expired", "suspended"):
+        actors[name] = await sync_to_async(world.actor)(name)
+    ids = {name: await start(actor=actors[name]) for name in actors}
+    ids["settled"], ids["stale"], ids["unknown"] = await start(), await start(LONG_AGO), new_id()
+    await finish(db_pool, ids["settled"])
+    actors["revoked"].key.revoked_at = datetime.now(UTC)
+    actors["expired"].key.expires_at = datetime.now(UTC)
+    actors["suspended"].tenant.state = "suspended"
+    for row in (actors["revoked"].key, actors["expired"].key, actors["suspended"].tenant):
+        await sync_to_async(row.save)()
+    stop = await checkpoint(db_pool, dict.fromkeys(ids.values(), 4))
+    assert stop == {ids[name] for name in ids if name != "fine"}
+    assert (await request(ids["revoked"])).emitted_tokens == 4, "what it got until now is still billed"
+    assert (await request(ids["stale"])).emitted_tokens == 0, "a lease that ran out is not renewed"
+    assert await checkpoint(db_pool, {}) == set()
+
+
+async def test_reap_settles_at_the_last_mark(start: Any, db_pool: Pool) -> None:
+    alive, dead = await start(), await start()
+    await checkpoint(db_pool, {dead: 9, alive: 5})
+    assert await reap(db_pool) == 0
+    later = datetime.now(UTC) + timedelta(seconds=31)
+    await finish(db_pool, alive)
+    assert await reap(db_pool, now=later) == 1
+    assert await reap(db_pool, now=later) == 0
+    assert not await finish(db_pool, dead)
+    entry = (await ledger())[-1]
+    assert (entry.request_id, entry.prompt_tokens, entry.completion_tokens) == (dead, 100, 9)
+    assert entry.outcome == "abandoned"
+
+
+async def test_settle_and_reap_race(start: Any, db_pool: Pool) -> None:
+    ids = [await start(LONG_AGO) for _ in range(60)]
+    settled, reaped_a, again, reaped_b = await asyncio.gather(
+        asyncio.gather(*(finish(db_pool, request_id) for request_id in ids)),
+        reap(db_pool),
+        asyncio.gather(*(finish(db_pool, request_id) for request_id in reversed(ids))),
+        reap(db_pool),
+    )
+    assert sum(settled) + sum(again) + reaped_a + reaped_b == len(ids)
+    assert sorted(entry.request_id for entry in await ledger()) == sorted(ids)
+
+
+@pytest.mark.parametrize("sql", ["UPDATE tenants_ledgerentry SET prompt_tokens = 0", "DELETE FROM tenants_ledgerentry"])
+async def test_the_ledger_is_append_only(sql: str, start: Any, db_pool: Pool) -> None:
+    await finish(db_pool, await start())
+
+    def change() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    with pytest.raises(IntegrityError, match="append-only"):
+        await sync_to_async(change)()
+    [entry] = await ledger()
+    assert entry.prompt_tokens == 100
+
+
+def test_a_ready_version_never_changes(world: Any, actor: Any) -> None:
+    version = world.adapter(actor.tenant, "pirate").current
+    version.digest = "0" * 64
+    with pytest.raises(IntegrityError, match="cannot change"):
+        version.save()
+    with pytest.raises(IntegrityError, match="cannot change"):
+        AdapterVersion.objects.filter(adapter__tenant=actor.tenant).update(number=2)
