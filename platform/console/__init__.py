@@ -1,0 +1,1 @@
+"""Pages: the chat, and later the operators' dashboard."""

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from django.conf import settings
+from uuid6 import uuid7
+
+from gateway.errors import ApiError, bad_request, body_too_large, internal_error, method_not_allowed, not_found
+from gateway.http import send_json
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+
+API_PATHS = ("/v1/", "/api/", "/v1", "/api", "/health")
+
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_PAGE_HEADERS = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+]
+
+
+def is_api(path: str) -> bool:
+    return path in API_PATHS or path.startswith(("/v1/", "/api/"))
+
+
+class Border:
+    """What surrounds Django. Caps bodies while they arrive, and lets no API path answer an error in another shape
+    than the API's: whatever layer refused, be it a middleware, the URL resolver or ninja. Pages get their policy.
+    """
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        api = is_api(scope["path"])
+        body = _CappedBody(scope, receive)
+        response = _Response(send, api=api)
+        if not body.too_large:
+            await self._application(scope, body.receive, response.send)
+        if body.too_large and not response.started:
+            await response.replace(body_too_large(settings.MAX_BODY_BYTES))
+        elif response.refused is not None:
+            await response.replace(_error_of_status(response.refused, scope, response.allowed))
+
+
+class _CappedBody:
+    def __init__(self, scope: dict[str, Any], receive: Receive) -> None:
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        self.too_large = declared.isdigit() and int(declared) > settings.MAX_BODY_BYTES
+        self._receive = receive
+        self._size = 0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > settings.MAX_BODY_BYTES:
+            self.too_large = True
+            return {"type": "http.disconnect"}  # the application stops reading; the answer is sent afterwards
+        return message
+
+
+class _Response:
+    """Passes a response on, but holds an API path's error back when it is not JSON: ``refused`` is its status."""
+
+    def __init__(self, send: Send, *, api: bool) -> None:
+        self._send = send
+        self._api = api
+        self.started = False
+        self.refused: int | None = None
+        self.allowed = ""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", []))
+            fields = dict(headers)
+            if self._api:
+                if message["status"] >= 400 and not fields.get(b"content-type", b"").startswith(b"application/json"):
+                    self.refused = message["status"]
+                    self.allowed = fields.get(b"allow", b"").decode("latin-1")
+                    return
+                headers.append((b"x-request-id", str(uuid7()).encode()))
+            else:
+                headers += _PAGE_HEADERS
+            self.started = True
+            message = {**message, "headers": headers}
+        if self.refused is None:
+            await self._send(message)
+
+    async def replace(self, error: ApiError) -> None:
+        headers = error.all_headers() | {"x-request-id": str(uuid7())}
+        await send_json(self._send, error.status, error.payload(), headers)
+
+
+def _error_of_status(status: int, scope: dict[str, Any], allowed: str) -> ApiError:
+    match status:
+        case 404:
+            return not_found(scope["path"])
+        case 405:
+            return method_not_allowed(scope["method"], scope["path"], allowed)
+        case 400:
+            return bad_request("The request is malformed.", code="bad_request")
+        case _ if status >= 500:
+            return internal_error()
+        case _:
+            return ApiError(status, "refused", "The request was refused.")

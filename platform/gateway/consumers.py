@@ -1,0 +1,123 @@
+"""Frames in, frames out; the rules are in :mod:`gateway.chat`. Mounted ahead of Django: no thread,
+no connection held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, cast
+
+from channels.generic.http import AsyncHttpConsumer
+from django.conf import settings
+from uuid6 import uuid7
+
+from gateway.auth import bearer
+from gateway.chat import Run, serve
+from gateway.errors import ApiError, body_too_large, error_of, method_not_allowed
+from gateway.http import EventTransport, JsonTransport, Send, send_json
+from gateway.schemas import ChatRequest, CompletionRequest, parse, parse_json
+from gateway.services import Services
+from tenants.access import Access
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+BODY_SECONDS = 60.0
+
+
+class ClientGone(Exception):
+    """The client left before it had sent its request."""
+
+
+def services_of(scope: dict[str, Any]) -> Services:
+    return cast(Services, scope["state"]["services"])
+
+
+class CompletionConsumer(AsyncHttpConsumer):  # type: ignore[misc]
+    """``POST /v1/chat/completions`` and ``/v1/completions``.
+
+    Channels hands an HTTP consumer one event after the other, so a disconnect would wait until the answer is complete.
+    Therefore the work is a task of its own, and this coroutine listens for the disconnect beside it.
+    """
+
+    schema: ClassVar[type[ChatRequest] | type[CompletionRequest]] = ChatRequest
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.base_send = send
+        try:
+            access = await self._authenticate()
+            body = await _read_body(scope, receive)
+        except ClientGone:
+            return
+        except Exception as error:
+            await self._refuse(error)
+            return
+        work = asyncio.create_task(self._answer(access, body))
+        gone = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()
+            gone.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+
+    async def _authenticate(self) -> Access:
+        if self.scope["method"] != "POST":
+            raise method_not_allowed(self.scope["method"], self.scope["path"], "POST")
+        return await services_of(self.scope).keys.access(bearer(self.scope["headers"]))
+
+    async def _answer(self, access: Access, body: bytes) -> None:
+        try:
+            request = parse(self.schema, parse_json(body))
+        except ApiError as error:
+            await self._refuse(error)
+            return
+        run = Run(services_of(self.scope), access, request)
+        if not request.stream:
+            await serve(run, JsonTransport(self.base_send), stream=False)
+            return
+        transport = EventTransport(self.base_send, run)
+        try:
+            await serve(run, transport, stream=True)
+        finally:
+            transport.close()
+
+    async def _refuse(self, error: Exception) -> None:
+        found = error_of(error)
+        headers = {"x-request-id": str(uuid7())} | found.all_headers()
+        await send_json(self.base_send, found.status, found.payload(), headers)
+
+
+class TextCompletionConsumer(CompletionConsumer):
+    schema = CompletionRequest
+
+
+async def _read_body(scope: dict[str, Any], receive: Receive) -> bytes:
+    """The body, capped while it arrives. Raises :class:`ApiError` 413 and 408, and :class:`ClientGone`."""
+    limit: int = settings.MAX_BODY_BYTES
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if declared.isdigit() and int(declared) > limit:
+        raise body_too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
+                size += len(part)
+                if size > limit:
+                    raise body_too_large(limit)
+                parts.append(part)
+                if not message.get("more_body"):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise ApiError(408, "request_timeout", f"The body did not arrive within {BODY_SECONDS:g} s.") from None
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,290 @@
+"""Request bodies: strict types, unknown fields refused by name, and known fields that are not built refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from gateway.errors import ApiError, bad_request
+
+MOST_STOPS = 4
+MOST_MESSAGES = 2048
+
+
+def _stops(value: Any) -> Any:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise PydanticCustomError("stop", "has to be a string or a list of strings")
+    if len(value) > MOST_STOPS:
+        raise PydanticCustomError("stop", "holds more than {most} strings", {"most": MOST_STOPS})
+    if any(not 1 <= len(item) <= 256 for item in value):
+        raise PydanticCustomError("stop", "each string has to be 1 to 256 characters long")
+    return tuple(value)
+
+
+def _content(value: Any) -> Any:
+    """Text, or OpenAI's content parts as long as they are text; parts are joined as the model's template expects."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise PydanticCustomError("content", "has to be text or a list of text parts")
+    texts = []
+    for number, part in enumerate(value):
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise PydanticCustomError("content", "part {number} has no type", {"number": number})
+        if part["type"] != "text":
+            raise PydanticCustomError(
+                "unsupported", "parts of type {type} are not supported, only text", {"type": part["type"][:64]}
+            )
+        if set(part) != {"type", "text"} or not isinstance(part["text"], str):
+            raise PydanticCustomError(
+                "content", "part {number} has to be an object of type and text alone", {"number": number}
+            )
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _bias(value: Any) -> Any:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > 300:
+        raise PydanticCustomError("logit_bias", "has to be an object of at most 300 token ids")
+    checked = {}
+    for token, bias in value.items():
+        if not (isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 10):
+            raise PydanticCustomError("logit_bias", "{token} is not a token id", {"token": str(token)[:32]})
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+            raise PydanticCustomError("logit_bias", "the bias of {token} is not within -100 to 100", {"token": token})
+        checked[token] = float(bias)
+    return checked
+
+
+def only(*harmless: Any) -> AfterValidator:
+    """For a field of OpenAI's that is not built: ``None`` and the given values mean nothing, all others are refused."""
+
+    def check(value: Any) -> Any:
+        if value is not None and not any(type(value) is type(item) and value == item for item in harmless):
+            raise PydanticCustomError("unsupported", "is not supported")
+        return value
+
+    return AfterValidator(check)
+
+
+_TEXT_FORMAT: dict[str, str] = {"type": "text"}
+
+
+class Strict(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+    include_obfuscation: Annotated[Any, only(False)] = None
+
+
+class Message(Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        str,
+        BeforeValidator(_content),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
+    ]
+    name: Annotated[str, Field(max_length=64)] | None = None
+    refusal: Annotated[Any, only()] = None
+    audio: Annotated[Any, only()] = None
+    tool_calls: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only()] = None
+    annotations: Annotated[Any, only([])] = None
+
+    def plain(self) -> dict[str, Any]:
+        """As chat templates know it; ``developer`` is OpenAI's newer word for ``system``."""
+        message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
+        return message if self.name is None else {**message, "name": self.name}
+
+
+class Sampling(Strict):
+    """What both endpoints share. ``top_k`` and what follows it are vLLM's additions."""
+
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_stops),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 4}]}),
+    ] = ()
+    logit_bias: Annotated[
+        dict[str, float],
+        BeforeValidator(_bias),
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
+    ] = Field(default_factory=dict)
+    user: Annotated[str, Field(max_length=512)] | None = None
+    n: Annotated[Any, only(1)] = None
+
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    ignore_eos: bool | None = None
+
+    @model_validator(mode="after")
+    def _options_need_a_stream(self) -> Sampling:
+        if self.stream_options is not None and self.stream is False:
+            raise PydanticCustomError("stream_options", "stream_options is only possible with stream: true")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self) -> dict[str, Any]:
+        """Fields for the worker under vLLM's names; what the client left out stays out."""
+        names = (
+            "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed",
+            "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos",
+        )  # fmt: skip
+        fields = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.stop:
+            fields["stop"] = list(self.stop)
+        if self.logit_bias:
+            fields["logit_bias"] = self.logit_bias
+        return fields
+
+
+class ChatRequest(Sampling):
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    metadata: dict[str, str] | None = None
+    store: Annotated[Any, only(False)] = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+
+    logprobs: Annotated[Any, only(False)] = None
+    top_logprobs: Annotated[Any, only()] = None
+    response_format: Annotated[Any, only(_TEXT_FORMAT)] = None
+    tools: Annotated[Any, only([])] = None
+    tool_choice: Annotated[Any, only("none")] = None
+    parallel_tool_calls: Annotated[Any, only(True)] = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none")] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    audio: Annotated[Any, only()] = None
+    prediction: Annotated[Any, only()] = None
+    reasoning_effort: Annotated[Any, only()] = None
+    verbosity: Annotated[Any, only()] = None
+    service_tier: Annotated[Any, only("auto", "default")] = None
+    web_search_options: Annotated[Any, only()] = None
+    prompt_cache_key: Annotated[Any, only()] = None
+    prompt_cache_retention: Annotated[Any, only()] = None
+
+    @model_validator(mode="after")
+    def _one_maximum(self) -> ChatRequest:
+        if self.max_tokens is not None and self.max_completion_tokens not in {None, self.max_tokens}:
+            raise PydanticCustomError("max_tokens", "max_tokens and max_completion_tokens disagree")
+        return self
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+
+
+class CompletionRequest(Sampling):
+    prompt: Annotated[
+        Any,
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}),
+    ]
+    best_of: Annotated[Any, only(1)] = None
+    echo: Annotated[Any, only(False)] = None
+    logprobs: Annotated[Any, only()] = None
+    suffix: Annotated[Any, only()] = None
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> CompletionRequest:
+        prompt = self.one_prompt()
+        if isinstance(prompt, list) and not (
+            prompt and all(type(token) is int and 0 <= token < 2**31 for token in prompt)
+        ):
+            raise PydanticCustomError("prompt", "prompt has to be one string or one list of token ids")
+        if not isinstance(prompt, str | list):
+            raise PydanticCustomError("prompt", "prompt has to be one string or one list of token ids")
+        return self
+
+    def one_prompt(self) -> Any:
+        """The prompt itself where it came as a list of one."""
+        if isinstance(self.prompt, list) and len(self.prompt) == 1 and not isinstance(self.prompt[0], int):
+            return self.prompt[0]
+        return self.prompt
+
+    @property
+    def most_tokens(self) -> int:
+        """OpenAI's default for this endpoint is 16."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+
+AnyRequest = ChatRequest | CompletionRequest
+RequestModel = TypeVar("RequestModel", ChatRequest, CompletionRequest)
+
+# Whole-model checks have no location of their own; their error's type names the field.
+_FIELDS_OF_MODEL_CHECKS = {"stream_options", "max_tokens", "prompt"}
+
+
+def parse_json(body: bytes | str) -> Any:
+    """Raises :class:`ApiError` 400 for anything that is not one JSON value."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise bad_request("The body is not valid JSON.", code="invalid_json") from None
+
+
+def parse(schema: type[RequestModel], data: Any) -> RequestModel:
+    """Raises :class:`ApiError` 400 that names the first field at fault."""
+    if not isinstance(data, dict):
+        raise bad_request("The body has to be a JSON object.", code="invalid_json")
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        raise error_of_validation(error.errors(include_url=False)) from None
+
+
+def error_of_validation(details: list[ErrorDetails]) -> ApiError:
+    """The first detail as an :class:`ApiError`; unknown fields go before others, they often explain them."""
+    detail = next((d for d in details if d["type"] == "extra_forbidden"), details[0])
+    where = field_path(detail["loc"]) or (detail["type"] if detail["type"] in _FIELDS_OF_MODEL_CHECKS else None)
+    match detail["type"]:
+        case "extra_forbidden":
+            return bad_request(f"Unrecognized request argument: {where}", where, "unknown_parameter")
+        case "missing":
+            return bad_request(f"{where} is required.", where, "missing_required_parameter")
+        case "unsupported":
+            return bad_request(f"{where}: {detail['msg']}.", where, "unsupported_parameter")
+    message = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    message = message if where is None or message.startswith(where) else f"{where}: {message}"
+    return bad_request(f"{message}.", where)
+
+
+def field_path(location: tuple[int | str, ...]) -> str | None:
+    """``("messages", 0, "content")`` as ``messages[0].content``."""
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    return path[:256] or None
