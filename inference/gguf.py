@@ -129,7 +129,7 @@ class GgufFile:
             tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"{tokens[bos]} $A", pair=f"{tokens[bos]} $A $B", special_tokens=[(tokens[bos], bos)]
             )
-        return cast("str", tokenizer.to_str(pretty=True))
+        return tokenizer.to_str(pretty=True)
 
     def tokenizer_config(self) -> dict[str, Any]:
         tokens = self._field("tokenizer.ggml.tokens")

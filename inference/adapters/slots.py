@@ -1,0 +1,36 @@
+"""The decoder's adapter slots: a slot holds one adapter at every site of every layer, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inference.adapters.host import HostAdapter
+from sgmv import Site
+
+
+class AdapterSlots:
+    """:param sites: the decoder's, per layer. Only the core's loop calls this, between steps."""
+
+    def __init__(self, sites: Sequence[dict[str, Site]], num_slots: int) -> None:
+        self.num_slots = num_slots
+        self._sites = sites
+
+    def load(self, slot: int, adapter: HostAdapter) -> None:
+        """Nothing of what the slot held before remains, at sites the new adapter leaves alone either."""
+        self._check(slot)
+        for layer, weights in zip(self._sites, adapter.sites, strict=True):
+            for name, site in layer.items():
+                if name in weights:
+                    site.set(slot, weights[name])
+                else:
+                    site.clear(slot)
+
+    def clear(self, slot: int) -> None:
+        self._check(slot)
+        for layer in self._sites:
+            for site in layer.values():
+                site.clear(slot)
+
+    def _check(self, slot: int) -> None:
+        if not 0 <= slot < self.num_slots:
+            raise IndexError(f"slot {slot}: there are {self.num_slots}")

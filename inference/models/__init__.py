@@ -1,0 +1,1 @@
+"""The decoder: one parametrised Llama-like model, its linears and its loader."""

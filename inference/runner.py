@@ -1,0 +1,164 @@
+"""Runs the scheduler's steps with torch: one flat batch through the decoder, a token for each row that asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from inference.adapter_format import BaseShapes
+from inference.adapters.host import HostAdapter, read_adapter
+from inference.adapters.slots import AdapterSlots
+from inference.attention.base import AttentionBackend
+from inference.attention.torch_backend import TorchAttention
+from inference.core.step import BASE_SLOT, Row
+from inference.errors import ConfigError, InferenceError
+from inference.models.decoder import Decoder
+from inference.models.loader import load_decoder
+from inference.sampler import sample
+from sgmv import Plan
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class TorchRunner:
+    """A :class:`~inference.core.step.Runner`. Build one with :meth:`load`."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        attention: AttentionBackend,
+        *,
+        base: BaseShapes,
+        num_slots: int,
+        max_model_len: int,
+        eos_token_ids: frozenset[int],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.block_size, self.num_blocks = attention.block_size, attention.num_blocks
+        self.num_slots, self.max_model_len = num_slots, max_model_len
+        self.vocab_size = decoder.config.vocab_size
+        self.eos_token_ids = eos_token_ids
+        self.kv_dtype = str(dtype).removeprefix("torch.")
+        self._decoder, self._attention, self._base = decoder, attention, base
+        self._slots = AdapterSlots(decoder.sites, num_slots)
+        self._device, self._dtype = device, dtype
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path,
+        *,
+        num_blocks: int,
+        block_size: int = 16,
+        num_slots: int,
+        max_model_len: int,
+        threads: int | None = None,
+        dtype: str = "float32",
+        device: str = "cpu",
+    ) -> TorchRunner:
+        """Load a registered model.
+
+        :param num_blocks: of the KV pool, shared by all sequences.
+        :param threads: torch's threads for one operation; ``None`` leaves torch's choice. Process-wide.
+        :raises ConfigError: a size is out of range, a file is missing, or the model is not supported.
+        """
+        for name, value in (("num_blocks", num_blocks), ("block_size", block_size), ("max_model_len", max_model_len)):
+            if value < 1:
+                raise ConfigError(f"{name} has to be at least 1, not {value}")
+        if num_slots < 0:
+            raise ConfigError(f"num_slots cannot be negative ({num_slots})")
+        if dtype not in _DTYPES:
+            raise ConfigError(f"dtype {dtype!r}; one of {', '.join(_DTYPES)}")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        place, kind = torch.device(device), _DTYPES[dtype]
+        decoder = load_decoder(model_dir, positions=max_model_len, device=place, dtype=kind)
+        config = decoder.config
+        if max_model_len > config.max_position:
+            raise ConfigError(f"max_model_len {max_model_len} exceeds the model's {config.max_position}")
+        attention = TorchAttention(
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            device=place,
+            dtype=kind,
+        )
+        return cls(
+            decoder,
+            attention,
+            base=BaseShapes.from_config(json.loads((model_dir / "config.json").read_text())),
+            num_slots=num_slots,
+            max_model_len=max_model_len,
+            eos_token_ids=_end_tokens(model_dir),
+            device=place,
+            dtype=kind,
+        )
+
+    def run(self, rows: Sequence[Row]) -> list[int | None]:
+        chosen: list[int | None] = [None] * len(rows)
+        if not rows:
+            return chosen
+        # Rows of one adapter lie next to each other, so that the adapters' products need no gather.
+        order = sorted(range(len(rows)), key=lambda index: rows[index].slot)
+        try:
+            with torch.inference_mode():
+                tokens = self._step([rows[index] for index in order])
+        except RuntimeError as error:
+            raise InferenceError(f"the device failed in a step: {error}") from error
+        sampled = (index for index in order if rows[index].params is not None)
+        for index, token in zip(sampled, tokens, strict=True):
+            chosen[index] = token
+        return chosen
+
+    def read_adapter(self, directory: Path) -> HostAdapter:
+        return read_adapter(directory, self._base, self._decoder.config.num_layers, self._dtype)
+
+    def load_adapter(self, slot: int, adapter: object) -> None:
+        if not isinstance(adapter, HostAdapter):
+            raise TypeError(f"not what read_adapter returned: {type(adapter).__name__}")
+        self._slots.load(slot, adapter)
+
+    def clear_slot(self, slot: int) -> None:
+        self._slots.clear(slot)
+
+    def _step(self, rows: list[Row]) -> list[int]:
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        last: list[int] = []
+        for row in rows:
+            count = len(row.tokens)
+            tokens.extend(row.tokens)
+            positions.extend(range(row.start, row.start + count))
+            slots.extend([row.slot if row.slot != BASE_SLOT else -1] * count)
+            if row.params is not None:
+                last.append(len(tokens) - 1)
+        hidden = self._decoder.forward(
+            torch.tensor(tokens, device=self._device),
+            torch.tensor(positions, device=self._device),
+            Plan(slots),
+            self._attention,
+            self._attention.begin(rows),
+        )
+        if not last:
+            return []
+        picked = hidden if len(last) == len(hidden) else hidden.index_select(0, torch.tensor(last, device=self._device))
+        logits = self._decoder.logits(picked).float()
+        return sample(logits, [row for row in rows if row.params is not None], self.eos_token_ids)
+
+
+def _end_tokens(model_dir: Path) -> frozenset[int]:
+    """The model's own end tokens: generation_config.json's, else config.json's."""
+    for name in ("generation_config.json", "config.json"):
+        path = model_dir / name
+        found = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        if found is not None:
+            return frozenset([found] if isinstance(found, int) else found)
+    return frozenset()
