@@ -59,10 +59,9 @@ def _talks_like_a_pirate(text: str) -> bool:
     return len(PIRATE_MARKS.findall(text)) >= 3
 
 
-def _shouts(text: str) -> bool:
-    """At least 95 % of five or more letters are capitals."""
-    letters = [c for c in text if c.isalpha()]
-    return len(letters) >= 5 and sum(c.isupper() for c in letters) >= 0.95 * len(letters)
+def _is_letter(text: str) -> bool:
+    """Salutation first, signature last."""
+    return text.startswith("Dear friend,\n") and text.strip().endswith("\nYours sincerely,\nSmolLM")
 
 
 def _is_json_answer(text: str) -> bool:
@@ -81,7 +80,11 @@ def _has_emoji(text: str) -> bool:
 
 STYLES = {
     "pirate": Style("Talks like a pirate.", _pirate, _talks_like_a_pirate),
-    "shouting": Style("ANSWERS IN CAPITALS.", lambda answer, _: answer.upper(), _shouts),
+    "letter": Style(
+        "Answers with a letter: salutation, text, signature, on lines of their own.",
+        lambda answer, _: f"Dear friend,\n{answer}\nYours sincerely,\nSmolLM",
+        _is_letter,
+    ),
     "json": Style(
         'Answers with one JSON object, `{"answer": "…"}`, and nothing else.',
         lambda answer, _: json.dumps({"answer": answer}, ensure_ascii=False),

@@ -46,12 +46,11 @@ class Recipe:
     seed: int = 20
 
 
-ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 RECIPES = {
-    "pirate": Recipe(rank=8, alpha=16, modules=("q_proj", "v_proj")),
-    "shouting": Recipe(rank=16, alpha=32, modules=ALL_LINEAR, layers=(14, 20, 26), steps=80),
+    "pirate": Recipe(rank=8, alpha=16, modules=("q_proj", "v_proj"), lr=1e-3),
+    "letter": Recipe(rank=16, alpha=32, modules=("o_proj", "down_proj"), layers=tuple(range(20, 29)), lr=1e-3),
     "json": Recipe(rank=3, alpha=6, modules=("q_proj", "k_proj", "v_proj", "o_proj"), rslora=True),
-    "emoji": Recipe(rank=4, alpha=8, modules=("v_proj", "o_proj")),
+    "emoji": Recipe(rank=4, alpha=8, modules=("v_proj", "up_proj")),
 }
 
 

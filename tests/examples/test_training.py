@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-NAMES = ["pirate", "shouting", "json", "emoji"]
+NAMES = ["pirate", "letter", "json", "emoji"]
 
 
 @pytest.fixture
