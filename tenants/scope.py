@@ -163,7 +163,9 @@ class TenantQuerySet(models.QuerySet[Any]):
 
     def raw(self, *args: Any, **kwargs: Any) -> Any:
         if not (self._said_unscoped or _unscoped.get()):
-            raise UnscopedQuery(f"{self.model.__name__}: raw SQL cannot be checked; say .unscoped().raw(…)")
+            raise UnscopedQuery(
+                f"{self.model.__name__}: raw SQL cannot be checked for its tenant; say .unscoped().raw(…)"
+            )
         return super().raw(*args, **kwargs)
 
 

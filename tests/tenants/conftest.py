@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import numpy
 import pytest
 from django.db import connection
 from psycopg.conninfo import make_conninfo
+from safetensors.numpy import save_file
 from uuid6 import uuid7
 
 from tenants import keys
 from tenants.access import Access, ServedModel
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, ModelAllowance, Plan, Tenant
+
+LLAMA = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class World:
             fingerprint="f" * 64,
             directory="/models/llama-tiny",
             context_length=1000,
-            config={},
+            config=LLAMA,
         )
 
     def actor(self, slug: str, *, allow: bool = True, **limits: Any) -> Actor:
@@ -79,6 +90,31 @@ class World:
             adapter_digest=version.digest if version else None,
             created=0,
         )
+
+
+def write_adapter(directory: Path, *, rank: int = 2, seed: int = 0, **config: Any) -> Path:
+    """A small PEFT adapter on q_proj for :data:`LLAMA`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    random = numpy.random.default_rng(seed)
+    tensors = {}
+    for layer in range(LLAMA["num_hidden_layers"]):
+        prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[f"{prefix}.lora_A.weight"] = random.normal(size=(rank, 16)).astype("float32")
+        tensors[f"{prefix}.lora_B.weight"] = random.normal(size=(16, rank)).astype("float32")
+    save_file(tensors, directory / "adapter_model.safetensors")
+    values = {"peft_type": "LORA", "r": rank, "lora_alpha": 4, "target_modules": ["q_proj"]} | config
+    (directory / "adapter_config.json").write_text(json.dumps(values))
+    return directory
+
+
+@pytest.fixture
+def make_adapter(tmp_path: Path) -> Any:
+    """Writes an adapter's files: ``make_adapter("name", rank=…, seed=…)``."""
+
+    def make(name: str = "adapter", **options: Any) -> Path:
+        return write_adapter(tmp_path / name, **options)
+
+    return make
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -18,12 +19,12 @@ class Command(JsonCommand):
         for name in Limits.NAMES:
             text = f"{Limits._meta.get_field(name).help_text}; none: the plan's"
             flag = f"--{name.replace('_', '-')}"
-            parser.add_argument(flag, type=limit_value, default="unchanged", metavar="N", help=text)
+            parser.add_argument(flag, type=limit_value, default=SUPPRESS, metavar="N", help=text)
         parser.add_argument("--plan", help="move the tenant to this plan")
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         tenant = find_tenant(subject(options, "tenant"))
-        changes = {name: options[name] for name in Limits.NAMES if options[name] != "unchanged"}
+        changes = {name: options[name] for name in Limits.NAMES if name in options}
         if options["plan"]:
             changes["plan"] = find_plan(options["plan"])
         if not changes:

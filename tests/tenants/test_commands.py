@@ -1,0 +1,213 @@
+"""Management commands: what --json says, that failures are one sentence, and help with an example."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError, call_command, get_commands, load_command_class
+from django.db import connection
+
+from tenants import keys, tasks
+from tenants.admission import admit
+from tenants.db import open_pool
+from tenants.models import ApiKey, InferenceRequest, LedgerEntry, Tenant
+from tenants.settlement import settle
+
+COMMANDS = sorted(name for name, app in get_commands().items() if app == "tenants")
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    out = io.StringIO()
+    call_command(*arguments, "--json", stdout=out)
+    result: dict[str, Any] = json.loads(out.getvalue())
+    words = io.StringIO()
+    command = load_command_class("tenants", arguments[0])
+    words.write(command.describe(result))
+    assert words.getvalue().strip()
+    return result
+
+
+def test_there_they_are() -> None:
+    assert COMMANDS == [
+        "add_adapter",
+        "allow_adapter",
+        "allow_model",
+        "create_tenant",
+        "issue_key",
+        "reap",
+        "register_model",
+        "revoke_key",
+        "set_limits",
+        "usage",
+    ]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = load_command_class("tenants", name)
+    with pytest.raises(SystemExit) as caught:
+        command.run_from_argv(["manage.py", name, "--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"example:\n  manage.py {name}" in shown
+    assert "--json" in shown
+    # the example itself parses
+    import shlex
+
+    command.create_parser("manage.py", name).parse_args(shlex.split(command.example)[2:])
+
+
+def test_create_issue_revoke(world: Any) -> None:
+    made = run("create_tenant", "acme", "--display-name", "Acme Ltd")
+    assert (made["tenant"], made["plan"], made["models"]) == ("acme", "standard", ["llama-tiny"])
+    assert made["limits"]["requests_per_minute"] == 600
+    assert run("create_tenant", "--name", "bare", "--no-models")["models"] == []
+    issued = run("issue_key", "--tenant", "acme", "--name", "laptop", "--expires-in-days", "2")
+    assert keys.parse(issued["api_key"]).public_id == issued["public_id"]
+    key = ApiKey.objects.get(tenant__slug="acme")
+    assert keys.matches(keys.Secret(issued["api_key"]), bytes(key.digest), key.pepper_version)
+    assert key.expires_at is not None
+    revoked = run("revoke_key", issued["public_id"])
+    assert run("revoke_key", issued["api_key"])["revoked_at"] == revoked["revoked_at"], "the first time counts"
+
+
+def test_set_limits(world: Any) -> None:
+    run("create_tenant", "acme")
+    changed = run("set_limits", "acme", "--requests-per-minute", "5", "--max-input-tokens", "70")
+    assert changed["limits"] == {
+        "requests_per_minute": 5,
+        "max_concurrent": 64,
+        "max_input_tokens": 70,
+        "max_output_tokens": None,
+    }
+    back = run("set_limits", "--tenant", "acme", "--requests-per-minute", "none")
+    assert back["limits"]["requests_per_minute"] == 600
+    assert back["own"] == {
+        "requests_per_minute": None,
+        "max_concurrent": None,
+        "max_input_tokens": 70,
+        "max_output_tokens": None,
+    }
+
+
+def test_allowances(world: Any) -> None:
+    owner, friend = world.actor("acme"), world.actor("globex", allow=False)
+    world.adapter(owner.tenant, "pirate")
+    shared = run("allow_adapter", "--tenant", "globex", "--adapter", "acme/pirate")
+    assert (shared["allowed"], shared["base_model_allowed"]) == (True, False)
+    assert run("allow_model", "--tenant", "globex", "--model", "llama-tiny")["allowed"]
+    assert run("allow_adapter", "--tenant", "globex", "--adapter", "acme/pirate")["base_model_allowed"]
+    assert friend.tenant.adapter_allowances.count() == 1
+    run("allow_adapter", "--tenant", "globex", "--adapter", "acme/pirate", "--remove")
+    run("allow_model", "--tenant", "globex", "--model", "llama-tiny", "--remove")
+    assert friend.tenant.adapter_allowances.count() == friend.tenant.model_allowances.count() == 0
+
+
+def test_register_model(world: Any, tiny_model_dir: Path) -> None:
+    made = run("register_model", "--directory", str(tiny_model_dir), "--name", "tiny")
+    assert made["created"]
+    assert made["fingerprint"] == (tiny_model_dir / "fingerprint").read_text().strip()
+    again = run("register_model", "--directory", str(tiny_model_dir), "--name", "tiny", "--context-length", "64")
+    assert (again["created"], again["context_length"]) == (False, 64)
+
+
+@pytest.mark.usefixtures("grant_keys")
+def test_usage_and_reap(world: Any) -> None:
+    actor = world.actor("acme")
+    adapter = world.adapter(actor.tenant, "pirate")
+
+    async def requests() -> None:
+        async with open_pool(min_size=1, max_size=1) as pool:
+            for model, outcome in ((None, "completed"), (adapter, "completed"), (adapter, "failed"), (adapter, None)):
+                request_id = uuid4()
+                await admit(
+                    pool,
+                    request_id=request_id,
+                    access=actor.access(),
+                    model=world.served(model),
+                    prompt_tokens=10,
+                    max_tokens=9,
+                )
+                if outcome:
+                    await settle(
+                        pool,
+                        request_id=request_id,
+                        prompt_tokens=10,
+                        cached_tokens=4,
+                        completion_tokens=3,
+                        outcome=outcome,  # type: ignore[arg-type]
+                        finish_reason=None,
+                    )
+
+    asyncio.run(requests())
+    used = run("usage", "acme", "--days", "1")
+    assert {name: used[name] for name in ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")} == {
+        "requests": 3,
+        "prompt_tokens": 30,
+        "cached_tokens": 12,
+        "completion_tokens": 9,
+    }
+    assert (used["not_completed"], used["running"]) == (1, 1)
+    assert [(row["model"], row["requests"]) for row in used["models"]] == [("acme/pirate", 2), ("llama-tiny", 1)]
+    assert run("reap") == {"settled": 0}
+    InferenceRequest.objects.unscoped().filter(state="running").update(lease_expires_at="2000-01-01T00:00:00Z")
+    assert tasks.reap() == 1
+    assert LedgerEntry.objects.filter(tenant=actor.tenant).count() == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("create_tenant",), "name"),
+        (("create_tenant", "a", "--name", "b"), "Two different"),
+        (("create_tenant", "acme"), "already"),
+        (("create_tenant", "Bad Name"), "slug"),
+        (("create_tenant", "new", "--plan", "none-such"), "plan"),
+        (("issue_key", "nobody"), "no tenant 'nobody'"),
+        (("issue_key", "acme", "--expires-in-days", "0"), "expires-in-days"),
+        (("revoke_key", "nothing"), "no such key"),
+        (("set_limits", "acme"), "--requests-per-minute"),
+        (("set_limits", "acme", "--max-concurrent", "0"), "max-concurrent"),
+        (("set_limits", "acme", "--max-concurrent", "many"), "invalid limit value"),
+        (("allow_adapter", "--tenant", "acme", "--adapter", "x"), "owner/name"),
+        (("allow_model", "--tenant", "acme", "--model", "gpt"), "llama-tiny"),
+        (("add_adapter", "--tenant", "acme", "--name", "x", "--path", "/nowhere"), "directory"),
+        (("register_model", "--directory", "/nowhere"), "not a registered model"),
+        (("usage", "acme", "--days", "-1"), "--days"),
+    ],
+)
+def test_failures_are_one_sentence(arguments: tuple[str, ...], says: str, world: Any) -> None:
+    world.actor("acme")
+    with pytest.raises(CommandError) as caught:
+        call_command(*arguments)
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert Tenant.objects.count() == 1
+
+
+def test_the_admission_queries_use_their_indexes(world: Any) -> None:
+    """At a size where the planner has a choice."""
+    actor = world.actor("acme")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO tenants_inferencerequest (id, tenant_id, key_id, base_model_id, state, prompt_tokens,"
+            " max_tokens, emitted_tokens, admitted_at, lease_expires_at)"
+            " SELECT gen_random_uuid(), %s, %s, %s, 'settled', 1, 1, 0, now(), now() FROM generate_series(1, 20000)",
+            (actor.tenant.pk, actor.key.pk, world.base.pk),
+        )
+        cursor.execute("ANALYZE tenants_inferencerequest")
+        for query in (
+            f"SELECT count(*) FROM tenants_inferencerequest r WHERE r.tenant_id = '{actor.tenant.pk}'"
+            " AND r.state = 'running' AND r.lease_expires_at > now()",
+            "SELECT id FROM tenants_inferencerequest WHERE state = 'running' AND lease_expires_at <= now()"
+            " ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED",
+        ):
+            cursor.execute(f"EXPLAIN {query}")
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+            assert "request_running" in plan, plan
