@@ -1,0 +1,248 @@
+"""The core's main loop."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference.adapter_format import content_digest, store_path
+from inference.core.messages import (
+    Abort,
+    LoadAdapter,
+    Message,
+    Probe,
+    Ready,
+    Reply,
+    Stats,
+    Step,
+    Submit,
+    UnloadAdapter,
+    values,
+)
+from inference.core.prefix_cache import PrefixCache
+from inference.core.residency import Residency
+from inference.core.scheduler import Limits, Progress, Scheduler
+from inference.core.sequence import Sequence
+from inference.core.step import Row, Runner
+from inference.errors import AdapterInvalid, AdapterNotFound, InferenceError
+from inference.protocol import SamplingParams
+
+log = logging.getLogger(__name__)
+
+PARKED_POLL_SECONDS = 0.05
+"""How often an otherwise idle core looks whether a slot has come free."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """An operator's load, waiting beside the requests."""
+
+    number: int
+
+
+class Stop:
+    """In the inbox: the front is gone; leave the loop."""
+
+
+class Loop:
+    """``schedule → run → postprocess`` until the front goes away.
+
+    Owns the device: everything that touches the runner happens in the thread that calls :meth:`run_forever`, except
+    reading an adapter from disk.
+
+    :param base: fingerprint of the base model, part of every cache key.
+    :param send: hands a message to the front; must not block.
+    """
+
+    def __init__(
+        self, runner: Runner, limits: Limits, *, base: str, store: Path, send: Callable[[Message], None]
+    ) -> None:
+        self.inbox: queue.SimpleQueue[Message | Stop | None] = queue.SimpleQueue()
+        self._runner = runner
+        self._send = send
+        self._store = store
+        self._paths: dict[str, Path] = {}
+        self._reader = ThreadPoolExecutor(max_workers=2, thread_name_prefix="adapter-reader")
+        self._residency = Residency(
+            runner.num_slots,
+            read=self._read_adapter,
+            load=runner.load_adapter,
+            clear=runner.clear_slot,
+            executor=self._reader,
+            wake=lambda: self.inbox.put(None),
+        )
+        cache = PrefixCache(runner.num_blocks, runner.block_size, base=base, kv_dtype=runner.kv_dtype)
+        self.scheduler = Scheduler(limits, cache, self._residency, eos_token_ids=runner.eos_token_ids)
+        self._failed: list[Progress] = []
+        self._steps = 0
+        self._changed = False  # since the last report, without a step
+        self._stopped = False
+
+    def run_forever(self) -> None:
+        """Returns when the front has gone; raises what the device raises."""
+        self._send(self._ready())
+        while self._receive():
+            batch = self.scheduler.schedule()
+            sampled = self._runner.run(batch.rows) if batch.rows else []
+            progress = self.scheduler.postprocess(batch, sampled)
+            self._report(progress, computed=bool(batch.rows))
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def _receive(self) -> bool:
+        """Take in what has arrived; waits only while there is nothing to compute. False: leave."""
+        idle = not self.scheduler.running and not len(self.scheduler.waiting) and not self._changed
+        message: Message | Stop | None = None
+        try:
+            if idle:
+                message = self.inbox.get(timeout=PARKED_POLL_SECONDS if self._residency.has_work else None)
+            while True:
+                self._handle(message)
+                message = self.inbox.get_nowait()
+        except queue.Empty:
+            pass
+        if not self._stopped and self._residency.has_work:
+            self._poll_residency()
+        return not self._stopped
+
+    def _handle(self, message: Message | Stop | None) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Abort(request_id):
+                self._changed |= self.scheduler.abort(request_id) is not None
+            case LoadAdapter():
+                self._load(message)
+            case UnloadAdapter(call, digest):
+                self._answer(call, lambda: self._unload(digest))
+            case Probe(call):
+                self._answer(call, self._probe)
+            case Stop():
+                self._stopped = True
+            case _:
+                pass
+
+    def _submit(self, message: Submit) -> None:
+        sequence = Sequence(
+            message.request_id,
+            message.prompt,
+            SamplingParams.from_wire(message.params),
+            message.seed,
+            message.tenant,
+            message.namespace,
+            message.adapter,
+            message.priority,
+            message.weight,
+        )
+        try:
+            self.scheduler.add(sequence)
+        except InferenceError as error:
+            self._failed.append(Progress(sequence, error=error))
+            self._changed = True
+
+    def _load(self, message: LoadAdapter) -> None:
+        digest = message.digest
+        if self._residency.is_resident(digest):
+            self._send(Reply(message.call, "InvalidRequest", f"The adapter {digest} is already loaded", "lora_name"))
+            return
+        if message.path is not None:
+            self._paths[digest] = Path(message.path)
+        self._residency.park(digest, _Call(message.call), time.monotonic())
+
+    def _unload(self, digest: str) -> None:
+        self._residency.unload(digest)
+        self._paths.pop(digest, None)
+        self._changed = True
+
+    def _poll_residency(self) -> None:
+        for settled in self._residency.poll(time.monotonic()):
+            calls = [waiter for waiter in settled.waiters if isinstance(waiter, _Call)]
+            settled.waiters = [waiter for waiter in settled.waiters if not isinstance(waiter, _Call)]
+            self._failed += self.scheduler.settle(settled)
+            for call in calls:
+                if settled.error is None:
+                    self._residency.release(settled.digest)
+                self._send(_reply(call.number, settled.error))
+            self._changed = True
+
+    def _read_adapter(self, digest: str) -> object:
+        """Runs in the reader's thread. The digest is checked again: the store may have changed since the upload."""
+        directory = self._paths.get(digest) or store_path(self._store, digest)
+        if not directory.is_dir():
+            raise AdapterNotFound("The adapter is not in the store")
+        if content_digest(directory) != digest:
+            raise AdapterInvalid("The adapter's files do not have the digest they are stored under")
+        return self._runner.read_adapter(directory)
+
+    def _probe(self) -> None:
+        """One real forward step in a block of its own; nothing to do while sequences are running."""
+        pool = self.scheduler.cache.pool
+        if self.scheduler.running or not pool.available:
+            return
+        block = pool.allocate()
+        try:
+            row = Row([0], 0, [block], params=SamplingParams(max_tokens=1, temperature=0.0), prompt=[0])
+            (token,) = self._runner.run([row])
+        finally:
+            pool.release(block, keep=False)
+        if token is None or not 0 <= token < self._runner.vocab_size:
+            raise InferenceError(f"the forward step gave no token of the vocabulary but {token}")
+
+    def _answer(self, call: int, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except InferenceError as error:
+            self._send(_reply(call, error))
+        else:
+            self._send(Reply(call))
+
+    def _report(self, progress: list[Progress], *, computed: bool) -> None:
+        self._steps += computed
+        if not (computed or self._changed):
+            return
+        gained = [[p.sequence.request_id, p.token, p.finish, p.sequence.cached_tokens] for p in progress]
+        failed = [[p.sequence.request_id, *_named(p.error)] for p in self._failed if p.error is not None]
+        self._failed, self._changed = [], False
+        self._send(Step(gained, failed, values(self._stats())))
+
+    def _stats(self) -> Stats:
+        scheduler = self.scheduler
+        return Stats(
+            running=len(scheduler.running),
+            waiting=scheduler.queued,
+            blocks_in_use=scheduler.cache.pool.in_use,
+            blocks_cached=scheduler.cache.pool.cached,
+            prefix_queries=scheduler.cache.queries,
+            prefix_hits=scheduler.cache.hits,
+            preemptions=scheduler.preemptions,
+            steps=self._steps,
+            resident=self._residency.resident,
+            running_adapters=sorted({seq.adapter for seq in scheduler.running if seq.adapter is not None}),
+            waiting_adapters=self._residency.wanted,
+        )
+
+    def _ready(self) -> Ready:
+        runner = self._runner
+        return Ready(
+            block_size=runner.block_size,
+            num_blocks=runner.num_blocks,
+            num_slots=runner.num_slots,
+            max_model_len=self.scheduler.limits.max_model_len,
+            vocab_size=runner.vocab_size,
+            eos_token_ids=sorted(runner.eos_token_ids),
+            kv_dtype=runner.kv_dtype,
+        )
+
+
+def _named(error: InferenceError) -> tuple[str, str, str | None]:
+    """How an error travels: its class, its sentence, and the field it is about."""
+    field = getattr(error, "param", None) or getattr(error, "field", None)
+    return type(error).__name__, str(error), field
+
+
+def _reply(call: int, error: InferenceError | None) -> Reply:
+    return Reply(call) if error is None else Reply(call, *_named(error))

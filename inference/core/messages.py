@@ -1,0 +1,140 @@
+"""What front and core say to each other, and how it is framed.
+
+A frame is four bytes of length (little-endian) and a msgpack array ``[name, field, …]``. Both ends are of one version:
+they are started together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Front → core: run this request. ``params`` is :meth:`SamplingParams.wire`."""
+
+    request_id: str
+    prompt: list[int]
+    params: dict[str, Any]
+    seed: int
+    tenant: str
+    namespace: str
+    adapter: str | None
+    priority: int
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Front → core: nobody wants the rest. Not answered."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    """Front → core: make the adapter resident, reading it from ``path`` if that is not its place in the store."""
+
+    call: int
+    digest: str
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadAdapter:
+    call: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Front → core: compute one step now and answer."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Core → front, once: what it can do."""
+
+    block_size: int
+    num_blocks: int
+    num_slots: int
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: list[int]
+    kv_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """State after a step; the counters only ever grow."""
+
+    running: int
+    waiting: int
+    blocks_in_use: int
+    blocks_cached: int
+    prefix_queries: int
+    prefix_hits: int
+    preemptions: int
+    steps: int
+    resident: list[str]
+    running_adapters: list[str]
+    waiting_adapters: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Core → front, after every step and whenever the core falls idle.
+
+    :param gained: ``[request id, token, finish reason or None, cached prompt tokens]``
+    :param failed: ``[request id, error name, message, param or None]``
+    """
+
+    gained: list[list[Any]]
+    failed: list[list[Any]]
+    stats: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Core → front: the answer to a call; ``error`` is the name of an :mod:`inference.errors` class."""
+
+    call: int
+    error: str | None = None
+    message: str = ""
+    param: str | None = None
+
+
+Message = Submit | Abort | LoadAdapter | UnloadAdapter | Probe | Ready | Step | Reply
+
+_TYPES: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Submit, Abort, LoadAdapter, UnloadAdapter, Probe, Ready, Step, Reply)
+}
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (*_TYPES.values(), Stats)}
+
+
+def values(message: Any) -> list[Any]:
+    """A message's fields in order, as :func:`encode` writes them."""
+    return [getattr(message, name) for name in _FIELDS[type(message)]]
+
+
+def encode(message: Message) -> bytes:
+    """One frame, length included."""
+    body: bytes = msgpack.packb([type(message).__name__, *values(message)])
+    return len(body).to_bytes(4, "little") + body
+
+
+def decode(body: bytes) -> Message:
+    """The inverse of :func:`encode` without the length. Raises ``ValueError`` for anything else."""
+    try:
+        name, *parts = msgpack.unpackb(body)
+        message: Message = _TYPES[name](*parts)
+    except (KeyError, TypeError, msgpack.UnpackException) as error:
+        raise ValueError("not a message of this version") from error
+    return message

@@ -1,0 +1,228 @@
+"""Which adapter sits in which slot of the device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from inference.errors import AdapterNotFound, InferenceError
+
+log = logging.getLogger(__name__)
+
+DRAIN_AFTER_SECONDS = 1.0
+"""How long an adapter waits for a slot before a resident one stops taking new requests."""
+
+
+@dataclass(slots=True, eq=False)
+class _Resident:
+    digest: str
+    slot: int
+    loading: Future[object] | None
+    pins: int = 0
+    last_used: float = 0.0
+    draining: bool = False
+    unloaded: bool = False
+    waiters: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    since: float
+    waiters: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Settled:
+    """Waiters whose wait has ended: with a pin on ``slot``, or with ``error``."""
+
+    digest: str
+    slot: int
+    error: InferenceError | None
+    waiters: list[Any]
+
+
+class Residency:
+    """Digest → slot: least recently used goes first, pinned slots stay, reads happen beside the running step.
+
+    An adapter that finds every slot pinned waits in line; after :data:`DRAIN_AFTER_SECONDS` the slot with the fewest
+    pins takes no new requests until it is empty, so that adapters that are not resident cannot starve. Pins taken
+    before that still run: a request that was promised a slot keeps it.
+
+    Only the core's loop calls it. :param read: digest → what the runner loads; called in ``executor``.
+    :param load: puts it into a slot. :param clear: empties one. :param wake: called when a read has ended.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        *,
+        read: Callable[[str], object],
+        load: Callable[[int, object], None],
+        clear: Callable[[int], None],
+        executor: Executor,
+        wake: Callable[[], None],
+    ) -> None:
+        self.num_slots = num_slots
+        self._read, self._load, self._clear = read, load, clear
+        self._executor, self._wake = executor, wake
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._residents: dict[str, _Resident] = {}
+        self._wanted: dict[str, _Wanted] = {}
+
+    @property
+    def resident(self) -> list[str]:
+        """Digests that requests can use at once, least recently used first."""
+        ready = [entry for entry in self._residents.values() if entry.loading is None and not entry.unloaded]
+        return [entry.digest for entry in sorted(ready, key=lambda entry: entry.last_used)]
+
+    @property
+    def pinned(self) -> int:
+        """Pins held altogether."""
+        return sum(entry.pins for entry in self._residents.values())
+
+    @property
+    def wanted(self) -> list[str]:
+        """Digests that wait for a slot or are being read."""
+        reading = [entry.digest for entry in self._residents.values() if entry.loading is not None]
+        return [*self._wanted, *reading]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`poll` may have something to do without a new event."""
+        return bool(self._wanted) or any(entry.loading is not None for entry in self._residents.values())
+
+    def is_resident(self, digest: str) -> bool:
+        entry = self._residents.get(digest)
+        return entry is not None and entry.loading is None and not entry.unloaded
+
+    def acquire(self, digest: str, now: float) -> int | None:
+        """Pin the adapter and return its slot; ``None``: :meth:`park` and wait."""
+        entry = self._residents.get(digest)
+        if entry is None or entry.loading is not None or entry.draining:
+            return None
+        entry.pins += 1
+        entry.last_used = now
+        return entry.slot
+
+    def release(self, digest: str) -> None:
+        """Give one pin back."""
+        entry = self._residents[digest]
+        entry.pins -= 1
+        assert entry.pins >= 0, "an adapter was released more often than acquired"
+        if entry.unloaded and not entry.pins:
+            self._evict(entry)
+
+    def park(self, digest: str, waiter: Any, now: float) -> None:
+        """Remember a waiter; :meth:`poll` returns it, pinned, once the adapter is resident."""
+        entry = self._residents.get(digest)
+        if entry is not None and entry.loading is not None and not entry.unloaded:
+            entry.waiters.append(waiter)
+        else:
+            self._wanted.setdefault(digest, _Wanted(now)).waiters.append(waiter)
+            if entry is None and len(self._wanted) == 1:  # nobody stands in line before it
+                self._start(digest, now)
+
+    def unpark(self, digest: str, waiter: Any) -> None:
+        """Forget a waiter (its request was aborted)."""
+        wanted = self._wanted.get(digest)
+        if wanted is not None and waiter in wanted.waiters:
+            wanted.waiters.remove(waiter)
+            if not wanted.waiters:
+                del self._wanted[digest]
+            return
+        entry = self._residents.get(digest)
+        if entry is not None and waiter in entry.waiters:
+            entry.waiters.remove(waiter)
+
+    def unload(self, digest: str) -> None:
+        """Take the adapter out: at once if nobody uses it, else after those who do. Raises ``AdapterNotFound``."""
+        entry = self._residents.get(digest)
+        if entry is None or entry.unloaded:
+            raise AdapterNotFound(f"The adapter {digest} is not loaded")
+        entry.unloaded = entry.draining = True
+        if not entry.pins and entry.loading is None:
+            self._evict(entry)
+
+    def poll(self, now: float) -> list[Settled]:
+        """Finish reads, hand out slots, start reads. Between steps only. Each returned waiter holds a pin."""
+        settled = [self._finish(entry, now) for entry in list(self._residents.values()) if _has_ended(entry)]
+        starving = sum(digest not in self._residents for digest in self._wanted)
+        for entry in self._residents.values():
+            if entry.draining and not entry.unloaded and not starving:
+                entry.draining = False  # those who wanted the slot are gone
+        for digest in list(self._wanted):
+            entry_or_none = self._residents.get(digest)
+            if entry_or_none is None:
+                self._start(digest, now)
+            elif entry_or_none.loading is None and not entry_or_none.draining:
+                settled.append(self._settle(entry_or_none, self._wanted.pop(digest).waiters, now))
+        return settled
+
+    def check(self) -> None:
+        """Raises ``AssertionError`` unless every slot is free or held by one adapter."""
+        slots = sorted([*self._free, *(entry.slot for entry in self._residents.values())])
+        assert slots == list(range(self.num_slots)), f"slots leaked: {slots}"
+
+    def _finish(self, entry: _Resident, now: float) -> Settled:
+        assert entry.loading is not None
+        future, entry.loading = entry.loading, None
+        waiters, entry.waiters = entry.waiters, []
+        try:
+            self._load(entry.slot, future.result())
+        except InferenceError as error:
+            self._evict(entry, clear=False)
+            return Settled(entry.digest, entry.slot, error, waiters)
+        except Exception:
+            # Anything else is our own mistake or the disk's; it still must not take other requests down.
+            log.exception("reading the adapter %s failed", entry.digest)
+            self._evict(entry, clear=False)
+            return Settled(entry.digest, entry.slot, AdapterNotFound("The adapter cannot be read"), waiters)
+        settled = self._settle(entry, waiters, now)
+        if entry.unloaded and not entry.pins:
+            self._evict(entry)
+        return settled
+
+    def _settle(self, entry: _Resident, waiters: list[Any], now: float) -> Settled:
+        entry.pins += len(waiters)
+        entry.last_used = now
+        return Settled(entry.digest, entry.slot, None, waiters)
+
+    def _start(self, digest: str, now: float) -> None:
+        wanted = self._wanted[digest]
+        slot = self._take_slot()
+        if slot is None:
+            if now - wanted.since >= DRAIN_AFTER_SECONDS:
+                self._drain_one()
+            return
+        del self._wanted[digest]
+        future = self._executor.submit(self._read, digest)
+        self._residents[digest] = _Resident(digest, slot, future, last_used=now, waiters=wanted.waiters)
+        future.add_done_callback(lambda _: self._wake())
+
+    def _take_slot(self) -> int | None:
+        if not self._free:
+            idle = [entry for entry in self._residents.values() if not entry.pins and entry.loading is None]
+            if not idle:
+                return None
+            self._evict(min(idle, key=lambda entry: (not entry.draining, entry.last_used)))
+        return self._free.pop()
+
+    def _drain_one(self) -> None:
+        """One more slot stops taking requests, unless as many as are wanted already do."""
+        draining = sum(entry.draining for entry in self._residents.values())
+        busy = [entry for entry in self._residents.values() if entry.loading is None and not entry.draining]
+        if busy and draining < sum(digest not in self._residents for digest in self._wanted):
+            min(busy, key=lambda entry: (entry.pins, entry.last_used)).draining = True
+
+    def _evict(self, entry: _Resident, *, clear: bool = True) -> None:
+        del self._residents[entry.digest]
+        self._free.append(entry.slot)
+        if clear:
+            self._clear(entry.slot)
+
+
+def _has_ended(entry: _Resident) -> bool:
+    return entry.loading is not None and entry.loading.done()

@@ -1,0 +1,348 @@
+"""Who computes what in the next step.
+
+Continuous batching: a request joins and leaves between steps. Every step decodes all running sequences first, then
+spends what is left of the token budget on prompts, in chunks. When blocks run out, the sequence that would be served
+last gives up its blocks and is computed again later (mostly from the prefix cache).
+"""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import count
+
+from inference.core.fairness import Fairness
+from inference.core.prefix_cache import PrefixCache
+from inference.core.residency import Residency, Settled
+from inference.core.sequence import Sequence, State
+from inference.core.step import Row
+from inference.core.waiting import WaitingQueue
+from inference.errors import InferenceError, InvalidRequest, Overloaded
+from inference.protocol import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one core takes on.
+
+    :param max_running: most sequences in one step.
+    :param token_budget: most tokens in one step, ≥ ``max_running``.
+    :param max_waiting: most queued requests altogether; ``max_waiting_per_tenant`` of one tenant.
+    """
+
+    max_model_len: int
+    max_running: int = 64
+    token_budget: int = 512
+    max_waiting: int = 1024
+    max_waiting_per_tenant: int = 256
+
+
+@dataclass(slots=True)
+class Batch:
+    rows: list[Row] = field(default_factory=list)
+    sequences: list[Sequence] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a request gained: a token, an end, or an error instead of one."""
+
+    sequence: Sequence
+    token: int | None = None
+    finish: FinishReason | None = None
+    error: InferenceError | None = None
+
+
+class Scheduler:
+    """Owns the sequences, the blocks and the pins; never the device.
+
+    One thread calls it: :meth:`add` and :meth:`abort` between steps, then :meth:`schedule`, then :meth:`postprocess`
+    with the same batch.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        cache: PrefixCache,
+        residency: Residency,
+        *,
+        eos_token_ids: frozenset[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self.cache = cache
+        self.residency = residency
+        self.fairness = Fairness()
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []
+        self.preemptions = 0
+        self._eos = eos_token_ids
+        self._clock = clock
+        self._live: dict[str, Sequence] = {}
+        self._queued_of: dict[str, int] = {}
+        self._queued = 0
+        self._arrivals = count()
+        self._block_size = cache.block_size
+
+    @property
+    def live(self) -> int:
+        """Requests not finished yet."""
+        return len(self._live)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait: in the queue, or for their adapter."""
+        return self._queued
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a request.
+
+        Raises :class:`InvalidRequest` if it can never run, :class:`Overloaded` if a queue is full.
+        """
+        self._check_fits(sequence)
+        if self._queued >= self.limits.max_waiting:
+            raise Overloaded("The worker's queue is full")
+        if self._queued_of.get(sequence.tenant, 0) >= self.limits.max_waiting_per_tenant:
+            raise Overloaded("The tenant's queue at this worker is full")
+        sequence.arrival = next(self._arrivals)
+        sequence.root = self.cache.root(sequence.adapter, sequence.namespace)
+        self._live[sequence.request_id] = sequence
+        self.fairness.join(sequence.tenant)
+        self._count_queued(sequence, 1)
+        self.waiting.push(sequence)
+
+    def abort(self, request_id: str) -> Sequence | None:
+        """Drop a request wherever it is; ``None`` if it has finished already."""
+        sequence = self._live.get(request_id)
+        if sequence is not None:
+            self._finish(sequence)
+        return sequence
+
+    def settle(self, settled: Settled) -> list[Progress]:
+        """Waiters of one adapter go back to the queue with their pin, or fail together."""
+        if settled.error is not None:
+            for sequence in settled.waiters:
+                self._finish(sequence)
+            return [Progress(sequence, error=settled.error) for sequence in settled.waiters]
+        for sequence in settled.waiters:
+            sequence.slot, sequence.pinned = settled.slot, True
+            self.waiting.push(sequence)
+        return []
+
+    def schedule(self) -> Batch:
+        """The next step's rows; empty when nothing can run now."""
+        batch = Batch()
+        preemptions = self.preemptions
+        budget = self.limits.token_budget - self._decode(batch)
+        budget -= self._continue_prompts(batch, budget)
+        if preemptions == self.preemptions:  # blocks just taken from one request are not for a newcomer
+            self._admit(batch, budget)
+        return batch
+
+    def postprocess(self, batch: Batch, sampled: Seq[int | None]) -> list[Progress]:
+        """Account for one computed step; what each request gained."""
+        progress = []
+        for sequence, row, token in zip(batch.sequences, batch.rows, sampled, strict=True):
+            sequence.computed += len(row.tokens)
+            if sequence.computed >= (len(sequence.keys) + 1) * self._block_size:
+                self._register_blocks(sequence)
+            if row.params is None:
+                continue
+            assert token is not None, "the runner sampled no token where one was asked for"
+            sequence.tokens.append(token)
+            sequence.output.append(token)
+            self.fairness.charge_output(sequence.tenant, sequence.weight)
+            finish = self._finish_reason(sequence, token)
+            if finish is not None:
+                self._finish(sequence)
+            progress.append(Progress(sequence, token, finish))
+        return progress
+
+    def check_idle(self) -> None:
+        """Raises ``AssertionError`` unless an idle core holds nothing: the conservation check."""
+        self.cache.check()
+        self.residency.check()
+        assert not self.running, "idle with sequences running"
+        assert not len(self.waiting), "idle with sequences waiting"
+        assert self.cache.pool.in_use == 0, f"{self.cache.pool.in_use} blocks leaked"
+        assert self.residency.pinned == 0, "a slot stayed pinned"
+        assert self._queued == 0, "the queue's count is off"
+        assert not self._queued_of, "a tenant's queue count is off"
+        assert self.fairness.active == 0, "a tenant stayed active"
+
+    # region one step
+
+    def _decode(self, batch: Batch) -> int:
+        """One token for every sequence whose prompt is done, best first; the worst are preempted for blocks."""
+        index = 0
+        while index < len(self.running):
+            sequence = self.running[index]
+            if sequence.pending == 1 and self._ensure_block(sequence):
+                self._append_row(batch, sequence, 1)
+            if sequence.state is State.RUNNING:
+                index += 1
+        return len(batch.rows)
+
+    def _ensure_block(self, sequence: Sequence) -> bool:
+        """A block for the next position; false when the sequence itself had to give way."""
+        if sequence.computed < len(sequence.blocks) * self._block_size:
+            return True
+        while not self.cache.pool.available:
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        sequence.blocks.append(self.cache.pool.allocate())
+        return True
+
+    def _continue_prompts(self, batch: Batch, budget: int) -> int:
+        used = 0
+        for sequence in self.running:
+            if used >= budget:
+                break
+            if sequence.pending > 1:
+                used += self._append_row(batch, sequence, min(sequence.pending, budget - used))
+        return used
+
+    def _admit(self, batch: Batch, budget: int) -> None:
+        now = self._clock()
+        while budget > 0 and len(self.running) < self.limits.max_running:
+            sequence = self.waiting.next(self.fairness)
+            if sequence is None:
+                return
+            if not self._pin(sequence, now):
+                continue
+            if not self._take_blocks(sequence):
+                return
+            self.waiting.remove(sequence, State.RUNNING)
+            self._count_queued(sequence, -1)
+            bisect.insort(self.running, sequence, key=lambda running: running.order)
+            budget -= self._append_row(batch, sequence, min(sequence.pending, budget))
+
+    def _pin(self, sequence: Sequence, now: float) -> bool:
+        """A pin on the adapter's slot; without one the sequence is parked and others go ahead."""
+        if sequence.adapter is None or sequence.pinned:
+            return True
+        slot = self.residency.acquire(sequence.adapter, now)
+        if slot is None:
+            self.waiting.remove(sequence, State.PARKED)
+            self.residency.park(sequence.adapter, sequence, now)
+            return False
+        sequence.slot, sequence.pinned = slot, True
+        return True
+
+    def _take_blocks(self, sequence: Sequence) -> bool:
+        """Blocks for all tokens so far, cached ones first; all or nothing.
+
+        All at once although the prompt is computed in chunks: half-computed prompts that preempt each other would be
+        work done twice.
+        """
+        pool = self.cache.pool
+        blocks, keys = self.cache.match(sequence.root, sequence.tokens)
+        needed = -(-len(sequence.tokens) // self._block_size) - len(blocks)
+        spare = pool.total // 100 if self.running else 0
+        if needed + spare > pool.available - sum(pool.is_idle(block) for block in blocks):
+            return False
+        for block in blocks:
+            pool.share(block)
+        sequence.blocks = [*blocks, *(pool.allocate() for _ in range(needed))]
+        sequence.keys = keys
+        sequence.computed = len(blocks) * self._block_size
+        if not sequence.admitted:
+            sequence.admitted = True
+            sequence.cached_tokens = sequence.computed
+            sequence.charged = len(sequence.prompt) - sequence.computed
+            self.cache.count(len(sequence.prompt), sequence.computed)
+            self.fairness.charge_input(sequence.tenant, sequence.weight, sequence.charged)
+        return True
+
+    def _append_row(self, batch: Batch, sequence: Sequence, length: int) -> int:
+        start, end = sequence.computed, sequence.computed + length
+        samples = end == len(sequence.tokens)
+        batch.sequences.append(sequence)
+        batch.rows.append(
+            Row(
+                sequence.tokens[start:end],
+                start,
+                sequence.blocks,
+                sequence.slot,
+                sequence.params if samples else None,
+                sequence.output,
+                sequence.prompt,
+                sequence.seed,
+            )
+        )
+        return length
+
+    # endregion
+
+    def _register_blocks(self, sequence: Sequence) -> None:
+        size, keys = self._block_size, sequence.keys
+        while (len(keys) + 1) * size <= sequence.computed:
+            index = len(keys)
+            parent = keys[-1] if keys else sequence.root
+            tokens = sequence.tokens[index * size : (index + 1) * size]
+            keys.append(self.cache.insert(sequence.blocks[index], parent, tokens, sequence.namespace))
+
+    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
+        params = sequence.params
+        if token in params.stop_token_ids or (token in self._eos and not params.ignore_eos):
+            return "stop"
+        if len(sequence.output) >= params.max_tokens or len(sequence.tokens) >= self.limits.max_model_len:
+            return "length"
+        return None
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue without blocks. The pin stays: the adapter is needed again soon."""
+        self.preemptions += 1
+        self._drop_blocks(sequence)
+        self._count_queued(sequence, 1)
+        self.waiting.push(sequence)
+
+    def _drop_blocks(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.cache.release(sequence.blocks)
+        sequence.blocks, sequence.keys, sequence.computed = [], [], 0
+
+    def _finish(self, sequence: Sequence) -> None:
+        del self._live[sequence.request_id]
+        if sequence.state is State.RUNNING:
+            # An abort in the middle of a prompt: what was never computed is not the tenant's to pay.
+            if not sequence.output and (unused := len(sequence.prompt) - sequence.computed) > 0:
+                self.fairness.charge_input(sequence.tenant, sequence.weight, -min(unused, sequence.charged))
+            self._drop_blocks(sequence)
+        else:
+            self._count_queued(sequence, -1)
+            if sequence.state is State.WAITING:
+                self.waiting.remove(sequence, State.FINISHED)
+            elif sequence.adapter is not None:
+                self.residency.unpark(sequence.adapter, sequence)
+        sequence.state = State.FINISHED
+        if sequence.pinned and sequence.adapter is not None:
+            self.residency.release(sequence.adapter)
+            sequence.pinned = False
+        self.fairness.leave(sequence.tenant)
+
+    def _count_queued(self, sequence: Sequence, change: int) -> None:
+        self._queued += change
+        now = self._queued_of.get(sequence.tenant, 0) + change
+        if now:
+            self._queued_of[sequence.tenant] = now
+        else:
+            del self._queued_of[sequence.tenant]
+
+    def _check_fits(self, sequence: Sequence) -> None:
+        prompt, limit = len(sequence.prompt), self.limits.max_model_len
+        if not prompt:
+            raise InvalidRequest("The prompt is empty", "prompt")
+        if sequence.request_id in self._live:
+            raise InvalidRequest("A request with this id is running", None)
+        total = prompt + sequence.params.max_tokens
+        if total > limit:
+            raise InvalidRequest(f"{prompt} prompt tokens and max_tokens {sequence.params.max_tokens} exceed {limit}")
+        # The last token generated is never computed, so it needs no position.
+        if -(-(total - 1) // self._block_size) > self.cache.pool.total:
+            raise InvalidRequest(f"The request needs more KV cache than the worker has ({total} tokens)", "max_tokens")

@@ -1,0 +1,120 @@
+"""A runner without a model: its tokens are a hash of the sequence and of the adapter, its KV pool remembers who wrote.
+
+What a row reads from its blocks is compared with what should be there, so that a scheduler that mixes up blocks, slots
+or positions fails at the step that does it. Run as a program it is a whole core process for the front's tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from inference.core.process import prepare, serve
+from inference.core.scheduler import Limits
+from inference.core.step import BASE_SLOT, Row
+from inference.errors import AdapterInvalid
+
+
+class FakeRunner:
+    kv_dtype = "fake"
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        num_slots: int = 2,
+        max_model_len: int = 64,
+        vocab_size: int = 50,
+        eos: int | None = 0,
+        step_seconds: float = 0.0,
+    ) -> None:
+        self.num_blocks, self.block_size, self.num_slots = num_blocks, block_size, num_slots
+        self.max_model_len, self.vocab_size = max_model_len, vocab_size
+        self.eos_token_ids = frozenset() if eos is None else frozenset([eos])
+        self.step_seconds = step_seconds
+        self.slots: dict[int, str] = {}
+        self.pool: dict[int, tuple[int, int, str]] = {}
+        self.steps = 0
+        self.max_rows = 0
+
+    def next_token(self, tokens: Sequence[int], adapter: str) -> int:
+        return zlib.crc32(repr((list(tokens), adapter)).encode()) % self.vocab_size
+
+    def run(self, rows: Sequence[Row]) -> list[int | None]:
+        if self.step_seconds:
+            time.sleep(self.step_seconds)
+        self.steps += 1
+        self.max_rows = max(self.max_rows, len(rows))
+        written: set[int] = set()
+        sampled: list[int | None] = []
+        for row in rows:
+            adapter = "" if row.slot == BASE_SLOT else self.slots[row.slot]
+            assert row.tokens, "a row without tokens"
+            for offset, token in enumerate(row.tokens):
+                place = self._place(row, row.start + offset)
+                assert place not in written, "two rows write one place"
+                written.add(place)
+                self.pool[place] = (row.start + offset, token, adapter)
+        for row in rows:
+            adapter = "" if row.slot == BASE_SLOT else self.slots[row.slot]
+            everything = [*row.prompt, *row.output]
+            end = row.start + len(row.tokens)
+            for position in range(end):
+                expected = (position, everything[position], adapter)
+                assert self.pool.get(self._place(row, position)) == expected, "wrong KV"
+            assert (row.params is None) == (end < len(everything)), "sampled too early or not at all"
+            sampled.append(None if row.params is None else self.next_token(everything, adapter))
+        return sampled
+
+    def _place(self, row: Row, position: int) -> int:
+        return row.block_table[position // self.block_size] * self.block_size + position % self.block_size
+
+    def read_adapter(self, directory: Path) -> object:
+        if (directory / "broken").exists():
+            raise AdapterInvalid("broken on purpose", "broken")
+        return directory.name
+
+    def load_adapter(self, slot: int, adapter: object) -> None:
+        assert isinstance(adapter, str)
+        self.slots[slot] = adapter
+
+    def clear_slot(self, slot: int) -> None:
+        self.slots.pop(slot, None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--base", required=True)
+    parser.add_argument("--vocab-size", type=int, default=50)
+    parser.add_argument("--step-seconds", type=float, default=0.002)
+    parser.add_argument("--num-blocks", type=int, default=64)
+    parser.add_argument("--max-waiting", type=int, default=64)
+    parser.add_argument("--max-waiting-per-tenant", type=int, default=32)
+    options = parser.parse_args()
+    prepare()
+    runner = FakeRunner(
+        num_blocks=options.num_blocks,
+        block_size=16,
+        max_model_len=512,
+        vocab_size=options.vocab_size,
+        eos=None,
+        step_seconds=options.step_seconds,
+    )
+    limits = Limits(
+        max_model_len=512,
+        max_running=8,
+        token_budget=64,
+        max_waiting=options.max_waiting,
+        max_waiting_per_tenant=options.max_waiting_per_tenant,
+    )
+    serve(options.socket, runner, limits, base=options.base, store=options.store)
+
+
+if __name__ == "__main__":
+    main()
