@@ -49,16 +49,18 @@ class Run:
     def adapters(self) -> Path:
         return self.folder / "adapters"
 
-    def script(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
+    def script(self, name: str, *arguments: str) -> Any:
         """Run a script beside this one in a process of its own; its last line of output is JSON."""
         argv = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *arguments]
-        if env is None:
-            argv += ["--model", str(self.model), "--adapters", str(self.adapters), "--threads", str(self.threads)]
-        env = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **(env or {})}
+        env = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
         done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
         if done.returncode:
             raise SystemExit(f"{name} {' '.join(arguments)} failed\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
         return json.loads(done.stdout.strip().splitlines()[-1])
+
+    def torch_script(self, name: str, *arguments: str) -> Any:
+        common = ["--model", str(self.model), "--adapters", str(self.adapters), "--threads", str(self.threads)]
+        return self.script(name, *arguments, *common)
 
     def say(self, text: str) -> None:
         print(f"· {text}", file=sys.stderr, flush=True)
@@ -66,14 +68,14 @@ class Run:
 
 def baseline(run: Run, task: str) -> None:
     run.say(f"{task}: static batches of {IN_FLIGHT}")
-    seconds = run.script("reference", task, "--repeats", str(run.repeats))
+    seconds = run.torch_script("reference", task, "--repeats", str(run.repeats))
     name = "transformers_base" if task == "transformers" else "peft_8_adapters"
     run.figures.add(name, "tok/s", [IN_FLIGHT * OUTPUT_TOKENS / second for second in seconds])
 
 
 def engine(run: Run) -> None:
     run.say("engine: steps without HTTP or scheduling")
-    times = run.script("engine_steps", "--repeats", str(run.repeats))
+    times = run.torch_script("engine_steps", "--repeats", str(run.repeats))
     for name, baseline_name in (
         ("step_16_rows_base", None),
         ("step_16_rows_8_adapters", "step_16_rows_base"),
@@ -87,7 +89,7 @@ def worker(run: Run, setup: Setup) -> None:
     with setup.process(run.folder, run.threads) as process:
         url = process.wait_for("ready ").split()[1]
         run.say(f"exactness: {IN_FLIGHT} in flight against transformers + PEFT, {run.check_tokens} tokens each")
-        expected = run.script("reference", "expect", "--tokens", str(run.check_tokens))
+        expected = run.torch_script("reference", "expect", "--tokens", str(run.check_tokens))
         run.say(asyncio.run(check_worker(url, setup, expected)))
         for name, mixed, against in (
             ("worker_base", False, "transformers_base"),
@@ -107,20 +109,21 @@ def worker(run: Run, setup: Setup) -> None:
     run.figures.add("worker_8_adapters_of_base", "%", [100 * share])
 
 
-def platform_sections(run: Run, sections: list[str]) -> None:
+def admission(run: Run) -> None:
+    run.say("admission: admit + settle, 16 clients, a durable PostgreSQL of its own")
+    folder = run.folder / "admission"
+    rates = run.script("admission", "--model", str(run.model), "--folder", str(folder), "--repeats", str(run.repeats))
+    for name, repeats in rates.items():
+        run.figures.add(f"admit_settle_{name}", "requests/s", repeats)
+
+
+def gateway(run: Run) -> None:
     run.say("platform: PostgreSQL, Celery, worker and gateway in a data directory of their own")
     with Platform(run.model, run.adapters, run.folder, run.threads) as loraplex:
-        if "gateway" in sections:
-            gateway(run, loraplex)
-        if "admission" in sections:
-            run.say("admission: admit + settle, 16 clients")
-            env = loraplex.env | {"BENCH_KEYS": json.dumps(loraplex.keys)}
-            rates = run.script("admission", "--repeats", str(run.repeats), env=env)
-            for name, repeats in rates.items():
-                run.figures.add(f"admit_settle_{name}", "requests/s", repeats)
+        load_gateway(run, loraplex)
 
 
-def gateway(run: Run, loraplex: Platform) -> None:
+def load_gateway(run: Run, loraplex: Platform) -> None:
     sent = 0
     for name, mixed, against in (
         ("gateway_base", False, "worker_base"),
@@ -191,7 +194,7 @@ def main() -> None:
 
 def measure(run: Run, sections: list[str]) -> None:
     run.say("adapters: eight random ones, rank 8 on every linear layer")
-    run.script("reference", "adapters")
+    run.torch_script("reference", "adapters")
     for task in ("transformers", "peft"):
         if task in sections:
             baseline(run, task)
@@ -199,8 +202,10 @@ def measure(run: Run, sections: list[str]) -> None:
         engine(run)
     if "worker" in sections:
         worker(run, Setup.make(run.model, run.adapters, run.folder))
-    if {"gateway", "admission"} & set(sections):
-        platform_sections(run, sections)
+    if "gateway" in sections:
+        gateway(run)
+    if "admission" in sections:
+        admission(run)
 
 
 if __name__ == "__main__":
