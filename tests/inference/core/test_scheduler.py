@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -141,10 +142,8 @@ def test_random_traffic_is_exact_and_leaks_nothing(seed: int) -> None:
             if engine.scheduler.abort(name) is not None:
                 aborted.add(name)
         if rng.random() < 0.02:
-            try:
+            with contextlib.suppress(AdapterNotFound):
                 engine.residency.unload(rng.choice("xyzw"))
-            except AdapterNotFound:
-                pass
         if engine.executor.jobs and rng.random() < 0.3:
             engine.executor.finish(rng.randrange(len(engine.executor.jobs)))
         engine.step()

@@ -1,0 +1,181 @@
+"""Talks to one worker over HTTP, as the gateway does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from inference.errors import (
+    AdapterInvalid,
+    AdapterNotFound,
+    GrantRefused,
+    InferenceError,
+    InvalidRequest,
+    Overloaded,
+    WorkerUnavailable,
+)
+from inference.protocol import Delta, Usage
+
+CONNECT_SECONDS = 5.0
+CONTROL_SECONDS = 120.0
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+_DONE = b"[DONE]"
+
+
+class WorkerClient:
+    """One worker's endpoints; keeps no state but the session, so one per worker or one per request are the same.
+
+    Every method raises a subclass of :class:`~inference.errors.InferenceError`: :class:`InvalidRequest` (400),
+    :class:`GrantRefused` (401, 403), :class:`AdapterNotFound` (404), :class:`Overloaded` (429, 503),
+    :class:`WorkerUnavailable` (anything else, and a connection that fails or breaks off).
+
+    :param base_url: such as ``http://127.0.0.1:8001``.
+    :param session: shared connection pool; its own total timeout must be off for long streams.
+    """
+
+    def __init__(self, base_url: str, session: aiohttp.ClientSession) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._session = session
+
+    async def generate(self, body: Mapping[str, Any], grant_token: str) -> AsyncIterator[Delta]:
+        """Stream one completion. ``body`` is that of ``/v1/completions``; streaming, usage and ids are switched on.
+
+        The last delta has ``usage`` (and no text). Closing the iterator early aborts the request at the worker.
+        """
+        content = orjson.dumps(
+            {**body, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+        )
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        try:
+            response = await self._session.post(
+                f"{self.base_url}/v1/completions", data=content, headers=_headers(grant_token), timeout=timeout
+            )
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise WorkerUnavailable(f"The worker cannot be reached: {type(error).__name__}") from error
+        finished = False
+        try:
+            if response.status != 200:
+                raise await _error_of(response)
+            async for data in _events(response.content):
+                if data == _DONE:
+                    finished = True
+                    return
+                yield _delta(data)
+            raise WorkerUnavailable("The worker broke off before the end of the stream")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise WorkerUnavailable(f"The worker broke off: {type(error).__name__}") from error
+        finally:
+            if finished:
+                response.release()
+            else:
+                response.close()  # the worker sees the disconnect and stops computing
+
+    async def health(self) -> dict[str, Any]:
+        """What ``/health`` says; raises :class:`WorkerUnavailable` or :class:`Overloaded` when it is not healthy."""
+        data: dict[str, Any] = orjson.loads(await self._call("GET", "/health", None, None))
+        return data
+
+    async def metrics_text(self) -> str:
+        """The metrics in Prometheus' text format."""
+        return (await self._call("GET", "/metrics", None, None)).decode()
+
+    async def models(self, operator_token: str) -> list[dict[str, Any]]:
+        data: list[dict[str, Any]] = orjson.loads(await self._call("GET", "/v1/models", None, operator_token))["data"]
+        return data
+
+    async def load_adapter(self, digest: str, path: str, operator_token: str) -> None:
+        """Make an adapter resident. One that already is raises :class:`InvalidRequest`."""
+        body = {"lora_name": digest, "lora_path": path}
+        await self._call("POST", "/v1/load_lora_adapter", body, operator_token)
+
+    async def unload_adapter(self, digest: str, operator_token: str) -> None:
+        """Take an adapter out. One that is not loaded raises :class:`AdapterNotFound`."""
+        await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": digest}, operator_token)
+
+    async def _call(self, method: str, path: str, body: Any, token: str | None) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=CONTROL_SECONDS, sock_connect=CONNECT_SECONDS)
+        content = orjson.dumps(body) if body is not None else None
+        try:
+            async with self._session.request(
+                method, self.base_url + path, data=content, headers=_headers(token), timeout=timeout
+            ) as response:
+                if response.status != 200:
+                    raise await _error_of(response)
+                return await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise WorkerUnavailable(f"The worker cannot be reached: {type(error).__name__}") from error
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Data of each server-sent event. Lines are cut by hand: one call a network read instead of one a line."""
+    rest = b""
+    while chunk := await content.readany():
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        if len(rest) > MAX_EVENT_BYTES:
+            raise WorkerUnavailable("The worker sent an event without end")
+        for line in lines:
+            if line.startswith(b"data: "):
+                yield line[6:].rstrip(b"\r")
+
+
+def _delta(data: bytes) -> Delta:
+    try:
+        event = orjson.loads(data)
+        if "error" in event:
+            raise WorkerUnavailable(str(event["error"].get("message", "The worker reported an error")))
+        usage = event.get("usage")
+        choices = event["choices"]
+        if not choices:
+            return Delta("", usage=_usage(usage))
+        choice = choices[0]
+        return Delta(
+            choice["text"],
+            tuple(choice.get("token_ids") or ()),
+            choice.get("finish_reason"),
+            _usage(usage) if usage else None,
+            choice.get("index", 0),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise WorkerUnavailable("The worker sent an event that is not understood") from error
+
+
+def _usage(usage: dict[str, Any]) -> Usage:
+    details = usage.get("prompt_tokens_details") or {}
+    return Usage(usage["prompt_tokens"], usage["completion_tokens"], details.get("cached_tokens") or 0)
+
+
+async def _error_of(response: aiohttp.ClientResponse) -> InferenceError:
+    """The exception for a response that is not 200."""
+    message, param, code = f"The worker answered {response.status}", None, None
+    try:
+        error = orjson.loads(await response.read())["error"]
+        message, param, code = str(error["message"]), error.get("param"), error.get("code")
+    except (TimeoutError, ValueError, KeyError, TypeError, aiohttp.ClientError):
+        pass  # not our shape: the status has to do
+    if response.status in (400, 413):
+        return AdapterInvalid(message, param) if code == "adapter_invalid" else InvalidRequest(message, param)
+    if response.status in (401, 403):
+        return GrantRefused(message)
+    if response.status == 404:
+        return AdapterNotFound(message)
+    if response.status in (429, 503) and code != "engine_dead":
+        return Overloaded(message, _retry_after(response))
+    return WorkerUnavailable(message)
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float:
+    try:
+        return max(0.0, float(response.headers.get("Retry-After", "1")))
+    except ValueError:
+        return 1.0
