@@ -1,6 +1,6 @@
 """Milliseconds of single steps of the runner: no HTTP, no scheduler. One JSON object on the last line of stdout.
 
-python tests/bench/engine_steps.py --model DIR --adapters DIR --threads N [--repeats N]
+python tests/bench/engine_steps.py --model DIR --adapters DIR --threads N --expected FILE [--repeats N]
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
+from exactness import compare
 from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, check_prompts
 
 from inference.core.step import BASE_SLOT, Row
@@ -56,12 +58,32 @@ class Sequences:
         return times[1:]
 
 
+def greedy(runner: TorchRunner, expected: list[dict[str, Any]]) -> list[list[int]]:
+    """What the runner generates for the reference's rows, all in one batch."""
+    params = SamplingParams(max_tokens=OUTPUT_TOKENS, temperature=0.0, ignore_eos=True)
+    slots = [int(row["adapter"][1:]) if row["adapter"] else BASE_SLOT for row in expected]
+    fresh = [row["prompt"] for row in expected]
+    starts = [0] * len(expected)
+    answers: list[list[int]] = [[] for _ in expected]
+    for _ in expected[0]["tokens"]:
+        rows = []
+        for index, tokens in enumerate(fresh):
+            blocks = range(index * BLOCKS_PER_ROW, (index + 1) * BLOCKS_PER_ROW)
+            rows.append(Row(tokens, starts[index], blocks, slots[index], params, answers[index], (), 0))
+        for index, token in enumerate(runner.run(rows)):
+            starts[index] += len(fresh[index])
+            answers[index].append(token or 0)
+            fresh[index] = [token or 0]
+    return answers
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--adapters", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--expected", type=Path, required=True, help="what reference.py expect printed")
     options = parser.parse_args()
     runner = TorchRunner.load(
         options.model,
@@ -72,6 +94,8 @@ def main() -> None:
     )
     for slot in range(ADAPTERS):
         runner.load_adapter(slot, runner.read_adapter(options.adapters / f"a{slot}"))
+    expected = json.loads(options.expected.read_text())
+    compare(expected, greedy(runner, expected))
     sequences = Sequences(runner, check_prompts(options.model)[0])
     print(
         json.dumps(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from load import drive
-from worker import Setup
-
 MARGIN = 1e-4
 """Where the reference's two best logits lie closer than this, either token is right and the comparison stops."""
 
@@ -27,10 +24,3 @@ def compare(expected: list[dict[str, Any]], answers: list[list[int]]) -> tuple[i
                 )
             compared += 1
     return compared, ties
-
-
-async def check_worker(url: str, setup: Setup, expected: list[dict[str, Any]]) -> str:
-    calls = [setup.call(row["prompt"], row["adapter"], len(row["tokens"])) for row in expected]
-    load = await drive(url, calls, in_flight=len(calls))
-    compared, ties = compare(expected, [answer.token_ids for answer in load.answers])
-    return f"exact: {compared} tokens equal, {ties} rows cut short by a near-tie"

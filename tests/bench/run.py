@@ -2,9 +2,10 @@
 
     python tests/bench/run.py [--quick] [--only SECTION ...] [--model DIR] [--out FILE] [--repeats N] [--threads N]
 
-Correct first: the worker's greedy tokens are compared with transformers + PEFT before anything of ours is timed, and a
-red comparison ends the run without a figure. Sections run one after the other, each in processes of its own; every
-figure is the median of its repeats after a warm-up, its spread printed beside it.
+Correct first: greedy tokens of the engine and of the worker are compared with transformers + PEFT before either is
+timed. A red comparison ends the run without a figure; so does a ledger that disagrees with what was streamed. Sections
+run one after the other, each in processes of its own; every figure is the median of its repeats after a warm-up, its
+spread printed beside it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from exactness import check_worker
 from figures import Figures
 from gateway_load import Platform
 from load import drive
 from processes import ROOT
-from worker import Setup
+from worker import Setup, check_worker
 from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, RANK
 
 SECTIONS = ("transformers", "peft", "engine", "worker", "gateway", "admission")
@@ -48,6 +48,11 @@ class Run:
     @property
     def adapters(self) -> Path:
         return self.folder / "adapters"
+
+    @property
+    def expected(self) -> Path:
+        """What transformers + PEFT generate for each prompt alone; :func:`measure` writes it."""
+        return self.folder / "expected.json"
 
     def script(self, name: str, *arguments: str) -> Any:
         """Run a script beside this one in a process of its own; its last line of output is JSON."""
@@ -75,7 +80,7 @@ def baseline(run: Run, task: str) -> None:
 
 def engine(run: Run) -> None:
     run.say("engine: steps without HTTP or scheduling")
-    times = run.torch_script("engine_steps", "--repeats", str(run.repeats))
+    times = run.torch_script("engine_steps", "--repeats", str(run.repeats), "--expected", str(run.expected))
     for name, baseline_name in (
         ("step_16_rows_base", None),
         ("step_16_rows_8_adapters", "step_16_rows_base"),
@@ -88,9 +93,7 @@ def engine(run: Run) -> None:
 def worker(run: Run, setup: Setup) -> None:
     with setup.process(run.folder, run.threads) as process:
         url = process.wait_for("ready ").split()[1]
-        run.say(f"exactness: {IN_FLIGHT} in flight against transformers + PEFT, {run.check_tokens} tokens each")
-        expected = run.torch_script("reference", "expect", "--tokens", str(run.check_tokens))
-        run.say(asyncio.run(check_worker(url, setup, expected)))
+        run.say(asyncio.run(check_worker(url, setup, json.loads(run.expected.read_text()))))
         for name, mixed, against in (
             ("worker_base", False, "transformers_base"),
             ("worker_8_adapters", True, "peft_8_adapters"),
@@ -195,6 +198,9 @@ def main() -> None:
 def measure(run: Run, sections: list[str]) -> None:
     run.say("adapters: eight random ones, rank 8 on every linear layer")
     run.torch_script("reference", "adapters")
+    if {"engine", "worker"} & set(sections):
+        run.say(f"reference for the exactness check: {IN_FLIGHT} prompts alone, {run.check_tokens} tokens each")
+        run.expected.write_text(json.dumps(run.torch_script("reference", "expect", "--tokens", str(run.check_tokens))))
     for task in ("transformers", "peft"):
         if task in sections:
             baseline(run, task)

@@ -8,12 +8,14 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jwt
 import uuid6
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from load import Call
+from exactness import compare
+from load import Call, drive
 from processes import Process, free_port
 from workload import IN_FLIGHT, OUTPUT_TOKENS, adapter_name, encode, prompts
 
@@ -109,3 +111,11 @@ class Setup:
                 calls.append(self.call(ids, adapter_name(row) if mixed else None, OUTPUT_TOKENS))
         assert len(calls) == waves * IN_FLIGHT
         return calls
+
+
+async def check_worker(url: str, setup: Setup, expected: list[dict[str, Any]]) -> str:
+    """All of the reference's rows in flight at once; says how many tokens were equal, or ends the run."""
+    calls = [setup.call(row["prompt"], row["adapter"], len(row["tokens"])) for row in expected]
+    load = await drive(url, calls, in_flight=len(calls))
+    compared, ties = compare(expected, [answer.token_ids for answer in load.answers])
+    return f"exact: {compared} tokens equal, {ties} rows cut short by a near-tie"
