@@ -24,7 +24,6 @@ from tenants.models import (
 )
 from tenants.scope import unscoped_queries
 
-
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
 else:

@@ -70,7 +70,7 @@ class TenantQuerySet(models.QuerySet[Any]):
 
     def unscoped(self) -> Self:
         """Across all tenants, on purpose: operators' tools, never a tenant's request."""
-        clone = self._chain()
+        clone: Self = self._chain()  # type: ignore[attr-defined]
         clone._said_unscoped = True
         return clone
 
@@ -113,9 +113,9 @@ class TenantQuerySet(models.QuerySet[Any]):
     # Every way into the database; get(), first(), in_bulk(), bool(), len() and slices come through _fetch_all.
 
     def _fetch_all(self) -> None:
-        if self._result_cache is None:  # type: ignore[has-type]
+        if self._result_cache is None:
             self._require_scope()
-        super()._fetch_all()  # type: ignore[misc]
+        super()._fetch_all()
 
     def iterator(self, chunk_size: int | None = None) -> Iterator[Any]:
         self._require_scope()
@@ -155,7 +155,7 @@ class TenantQuerySet(models.QuerySet[Any]):
 
     def _raw_delete(self, using: str | None) -> int:
         self._require_scope()
-        return super()._raw_delete(using)  # type: ignore[misc,no-any-return]
+        return super()._raw_delete(using)
 
     def resolve_expression(self, *args: Any, **kwargs: Any) -> Any:
         self._require_scope()  # as a subquery of another model's query

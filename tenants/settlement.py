@@ -135,7 +135,7 @@ _REAP_BATCH = 500
 
 async def reap(pool: Pool, *, now: datetime | None = None) -> int:
     """Settle every request whose lease has run out, at its last durable count. Returns how many. Safe beside itself."""
-    total = 0
+    total: int = 0
     async with pool.connection() as connection:
         while True:
             row = await (await connection.execute(REAP, {"now": now, "batch": _REAP_BATCH})).fetchone()

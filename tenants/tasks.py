@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 WAITING_SECONDS = 60
 
 
-@shared_task(name="tenants.tasks.check_adapter", acks_late=True, reject_on_worker_lost=True, ignore_result=True)
+@shared_task(name="tenants.tasks.check_adapter", acks_late=True, reject_on_worker_lost=True, ignore_result=True)  # type: ignore[untyped-decorator]
 def check_adapter(version_id: int) -> None:
     """Check a pending adapter version; see :func:`tenants.intake.check`."""
     intake.check(version_id)
 
 
-@shared_task(name="tenants.tasks.check_waiting_adapters", ignore_result=True)
+@shared_task(name="tenants.tasks.check_waiting_adapters", ignore_result=True)  # type: ignore[untyped-decorator]
 def check_waiting_adapters() -> int:
     """Queue again what has been pending for a minute: its message was lost with the broker. Returns how many."""
     since = timezone.now() - timedelta(seconds=WAITING_SECONDS)
@@ -34,7 +34,7 @@ def check_waiting_adapters() -> int:
     return len(waiting)
 
 
-@shared_task(name="tenants.tasks.reap", ignore_result=True)
+@shared_task(name="tenants.tasks.reap", ignore_result=True)  # type: ignore[untyped-decorator]
 def reap() -> int:
     """Settle the requests of gateways that died; see :func:`tenants.settlement.reap`. Returns how many."""
 

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from tenants.management.command import JsonCommand, add_subject, find_plan, find_tenant, limit_value, subject
-from tenants.models import Limits
+from tenants.models import Limits, Tenant
 
 
 class Command(JsonCommand):
@@ -17,7 +17,7 @@ class Command(JsonCommand):
         super().add_arguments(parser)
         add_subject(parser, "tenant", "the tenant's short name")
         for name in Limits.NAMES:
-            text = f"{Limits._meta.get_field(name).help_text}; none: the plan's"
+            text = f"{Tenant._meta.get_field(name).help_text}; none: the plan's"  # type: ignore[union-attr]
             flag = f"--{name.replace('_', '-')}"
             parser.add_argument(flag, type=limit_value, default=SUPPRESS, metavar="N", help=text)
         parser.add_argument("--plan", help="move the tenant to this plan")
