@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import django
 import uuid6
+from processes import own_settings
 from workload import IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS
 
 if TYPE_CHECKING:
@@ -122,11 +123,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--requests", type=int, default=1000)
     options = parser.parse_args()
-    for name in [name for name in os.environ if name.startswith("LORAPLEX_")]:
-        del os.environ[name]
-    os.environ |= {"LORAPLEX_DATA_DIR": str(options.folder), "DJANGO_SETTINGS_MODULE": "gateway.settings"}
-    for name in ("DATABASE_URL", "REDIS_URL", "PORT"):
-        os.environ.pop(name, None)
+    environment = own_settings(options.folder)
+    os.environ.clear()
+    os.environ.update(environment)
     django.setup()
     from gateway.embedded.postgres import Postgres
 

@@ -6,7 +6,6 @@ It runs in a data directory of its own, so a demo that is running on this machin
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from load import Call
-from processes import ROOT, Process, free_port
+from processes import ROOT, Process, free_port, own_settings
 from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, adapter_name, prompts
 
 TENANTS = 4
@@ -34,13 +33,13 @@ class Platform:
 
     @property
     def env(self) -> dict[str, str]:
-        return {
-            "LORAPLEX_DATA_DIR": str(self.folder / "data"),
-            "DJANGO_SETTINGS_MODULE": "gateway.settings",
-            "LORAPLEX_WORKER_THREADS": str(self.threads),
-            "LORAPLEX_WORKER_SLOTS": str(ADAPTERS),
-            "PORT": self.url.rpartition(":")[2],
-        }
+        return own_settings(
+            self.folder / "data",
+            PORT=self.url.rpartition(":")[2],
+            LORAPLEX_BASE_MODEL=str(self.model),
+            LORAPLEX_WORKER_THREADS=str(self.threads),
+            LORAPLEX_WORKER_SLOTS=str(ADAPTERS),
+        )
 
     def __enter__(self) -> Platform:
         models = self.folder / "data" / "models"
@@ -62,8 +61,7 @@ class Platform:
 
     def manage(self, *arguments: str) -> Any:
         argv = [sys.executable, str(ROOT / "manage.py"), *arguments, "--json"]
-        env = {**os.environ, **self.env}
-        done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, env=self.env, check=False)
         if done.returncode:
             raise SystemExit(f"manage.py {' '.join(arguments)} failed\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}")
         return json.loads(done.stdout)

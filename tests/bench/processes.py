@@ -12,6 +12,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def own_settings(data_dir: Path, **more: str) -> dict[str, str]:
+    """This process's environment without the settings of any installation, and with ``data_dir`` as a fresh one's."""
+    foreign = ("LORAPLEX_", "DATABASE_URL", "REDIS_URL", "PORT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return kept | {"LORAPLEX_DATA_DIR": str(data_dir), "DJANGO_SETTINGS_MODULE": "gateway.settings"} | more
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -20,12 +27,15 @@ def free_port() -> int:
 
 
 class Process:
-    """A child in a process group of its own, its output in a file; ``with`` stops it and what it started."""
+    """A child in a process group of its own, its output in a file; ``with`` stops it and what it started.
+
+    :param env: all of its environment; ``None``: this process's.
+    """
 
     def __init__(self, argv: list[str], log: Path, env: dict[str, str] | None = None) -> None:
         self.argv = argv
         self.log = log
-        self.env = {**os.environ, **(env or {})}
+        self.env = env
 
     def __enter__(self) -> Process:
         with self.log.open("wb") as out:
