@@ -7,6 +7,7 @@ No allocation is larger than :data:`MAX_HEADER_BYTES` or one scan chunk, whateve
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -24,6 +25,8 @@ from inference.errors import AdapterInvalid
 MAX_HEADER_BYTES = 4 << 20
 MAX_TENSORS = 20_000
 _SCAN_BYTES = 4 << 20
+_MACHINE_FAILED = frozenset({errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Not the adapter's fault: these go up as they are, so that the check can be repeated."""
 
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 # An IEEE number is infinite or not a number exactly when all its exponent bits are set.
@@ -57,6 +60,8 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         # O_NONBLOCK: opening a named pipe must not wait for a writer
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
+        if error.errno in _MACHINE_FAILED:
+            raise
         raise AdapterInvalid(f"{path.name} cannot be opened as a regular file: {error.strerror}", path.name) from None
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
