@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from uuid import UUID, uuid4
 
 import numpy
 import pytest
-from django.db import connection
+from asgiref.sync import sync_to_async
+from django.db import connection, connections
 from psycopg.conninfo import make_conninfo
 from safetensors.numpy import save_file
 from uuid6 import uuid7
@@ -136,3 +138,10 @@ def dsn(transactional_db: None) -> str:
     params = connection.get_connection_params()
     names = ("dbname", "user", "password", "host", "port")
     return make_conninfo(**{name: params[name] for name in names if params.get(name)})
+
+
+@pytest.fixture
+async def orm_thread() -> AsyncIterator[None]:
+    """For tests that reach the ORM through sync_to_async: its thread gives its connection back at the end."""
+    yield
+    await sync_to_async(connections.close_all)()

@@ -14,6 +14,8 @@ from tenants.db import Pool
 from tenants.errors import InvalidKey, ModelNotFound
 from tenants.models import AdapterAllowance, AdapterVersion, ApiKey, ModelAllowance
 
+pytestmark = pytest.mark.usefixtures("orm_thread")
+
 
 @pytest.fixture
 def owner(world: Any) -> Any:

@@ -27,7 +27,7 @@ from tenants.settlement import settle
 NewId = Callable[[], UUID]
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
-pytestmark = pytest.mark.usefixtures("grant_keys")
+pytestmark = pytest.mark.usefixtures("grant_keys", "orm_thread")
 
 
 class Caller:

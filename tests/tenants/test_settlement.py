@@ -19,7 +19,7 @@ from tenants.settlement import checkpoint, reap, settle
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
-pytestmark = pytest.mark.usefixtures("grant_keys")
+pytestmark = pytest.mark.usefixtures("grant_keys", "orm_thread")
 
 
 @pytest.fixture
