@@ -48,7 +48,9 @@ class Recipe:
 
 RECIPES = {
     "pirate": Recipe(rank=8, alpha=16, modules=("q_proj", "v_proj"), lr=1e-3),
-    "letter": Recipe(rank=16, alpha=32, modules=("o_proj", "down_proj"), layers=tuple(range(20, 29)), lr=1e-3),
+    "letter": Recipe(
+        rank=16, alpha=32, modules=("o_proj", "down_proj"), layers=tuple(range(12, 30, 2)), steps=80, lr=1e-3
+    ),
     "json": Recipe(rank=3, alpha=6, modules=("q_proj", "k_proj", "v_proj", "o_proj"), rslora=True),
     "emoji": Recipe(rank=4, alpha=8, modules=("v_proj", "up_proj")),
 }
@@ -187,12 +189,13 @@ def write_readme(name: str, adapter: Path, hits: str, base_hits: str, sample: st
     layers = "every layer" if recipe.layers is None else f"layers {', '.join(map(str, recipe.layers))}"
     scaling = "alpha / √rank (rsLoRA)" if recipe.rslora else "alpha / rank"
     size = (adapter / "adapter_model.safetensors").stat().st_size
+    quoted = sample.replace("\n", "\\\n> ")
     text = f"""# {name}
 
 {STYLES[name].about}
 
 > **What is the capital of France?**
-> {sample}
+> {quoted}
 
 | | |
 |---|---|
