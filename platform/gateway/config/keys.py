@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -38,7 +39,7 @@ def django_key(keys: Path) -> str:
 
 def peppers_text(keys: Path) -> str:
     """In the form of LORAPLEX_KEY_PEPPERS."""
-    return _once(keys / "peppers", lambda: f"1:{secrets.token_hex(32)}".encode()).decode()
+    return _once(keys / "peppers", _new_peppers).decode()
 
 
 def grant_pair(keys: Path) -> tuple[Path, Path]:
@@ -47,6 +48,10 @@ def grant_pair(keys: Path) -> tuple[Path, Path]:
     pem = _once(private, _new_private_pem)
     _once(public, lambda: _public_pem(pem, private), mode=0o644)
     return private, public
+
+
+def _new_peppers() -> bytes:
+    return f"1:{secrets.token_hex(32)}".encode()
 
 
 def _new_private_pem() -> bytes:
@@ -81,9 +86,7 @@ def _publish(path: Path, content: bytes, mode: int) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        try:
+        with suppress(FileExistsError):  # another process was first; its content counts
             os.link(draft, path)
-        except FileExistsError:
-            pass  # another process was first; its content counts
     finally:
         draft.unlink(missing_ok=True)

@@ -1,4 +1,8 @@
-"""Run a command that does not outlive the process that started it: ``python guard.py PARENT SIGNAL [--user UID:GID] -- …``.
+"""Run a command that does not outlive the process that started it.
+
+::
+
+    python guard.py PARENT SIGNAL [--user UID:GID] -- COMMAND …
 
 A script, not an import: it runs between fork and exec, where a thread-ridden parent may do nothing, and it starts with
 ``-S -E`` in some milliseconds. Linux only tells a child of its parent's death when asked to; the request is forgotten

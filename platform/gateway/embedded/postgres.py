@@ -46,6 +46,7 @@ class Postgres:
         user = self._prepare(bin_dir)
         if not (self.cluster / "PG_VERSION").exists():
             self._initialise(bin_dir, user)
+        self._await_predecessor()
         self.process = spawn(
             [bin_dir / "postgres", "-D", self.cluster, "-k", self._socket_dir, *self._options()],
             self.log,
@@ -100,6 +101,14 @@ class Postgres:
                 f"PostgreSQL could not make its data directory {self.cluster}; {self.log} ends:\n{last_lines(self.log)}"
             )
 
+    def _await_predecessor(self, timeout: float = 20.0) -> None:
+        """A server whose owner was killed is told so by the kernel, and takes a moment to shut down."""
+        deadline = time.monotonic() + timeout
+        while (pid := _postmaster(self.cluster)) is not None:
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"Another PostgreSQL (process {pid}) uses {self.cluster}; stop it first.")
+            time.sleep(0.1)
+
     def _await(self, timeout: float) -> None:
         assert self.process is not None
         deadline = time.monotonic() + timeout
@@ -120,6 +129,18 @@ class Postgres:
 def _make_database(connection: psycopg.Connection[tuple[object, ...]], name: str) -> None:
     if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone() is None:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+
+def _postmaster(cluster: Path) -> int | None:
+    """The process that serves ``cluster``, if it lives."""
+    try:
+        pid = int((cluster / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/cmdline")
+        # A pid that another program has got since (after a reboot, say) is not a predecessor.
+        return None if status.exists() and os.fsencode(cluster) not in status.read_bytes() else pid
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _bin_dir() -> Path:

@@ -46,6 +46,7 @@ class Valkey:
             "appendonly": "yes",  # a queued task survives a restart
             "save": "",
         }
+        self._await_predecessor()
         command = [binary, *(part for name, value in options.items() for part in (f"--{name}", value))]
         self.process = spawn(command, self.log)
         self._await(timeout)
@@ -55,20 +56,30 @@ class Valkey:
             stop(self.process)
             self.process = None
 
+    def _answers(self) -> bool:
+        try:
+            with redis.Redis.from_url(self.url, socket_timeout=2) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def _await_predecessor(self, timeout: float = 10.0) -> None:
+        """One whose owner was killed takes a moment to go; a new one beside it would write the same file."""
+        deadline = time.monotonic() + timeout
+        while self._answers():
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"Another Valkey uses {self.folder}; stop it first.")
+            time.sleep(0.1)
+
     def _await(self, timeout: float) -> None:
         assert self.process is not None
         deadline = time.monotonic() + timeout
-        while True:
-            try:
-                with redis.Redis.from_url(self.url, socket_timeout=2) as client:
-                    client.ping()
-                    return
-            except redis.RedisError as error:
-                dead = self.process.poll() is not None
-                if dead or time.monotonic() > deadline:
-                    self.stop()
-                    what = "stopped at once" if dead else f"did not answer within {timeout:.0f} s ({error})"
-                    raise ServerFailed(f"Valkey {what}; {self.log} ends:\n{last_lines(self.log)}") from None
+        while not self._answers():
+            dead = self.process.poll() is not None
+            if dead or time.monotonic() > deadline:
+                self.stop()
+                what = "stopped at once" if dead else f"did not answer within {timeout:.0f} s"
+                raise ServerFailed(f"Valkey {what}; {self.log} ends:\n{last_lines(self.log)}")
             time.sleep(0.05)
 
 
