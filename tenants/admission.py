@@ -5,11 +5,13 @@ The rules are in ``tenants/sql/admit.sql``; this module calls it, words its refu
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from psycopg.rows import dict_row
 
@@ -54,6 +56,22 @@ SELECT * FROM tenants_admit(%(request)s, %(tenant)s, %(key)s, %(base)s, %(adapte
 _INT32 = 2**31 - 1
 
 
+_turns: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, UUID], asyncio.Semaphore] = WeakValueDictionary()
+
+
+def _turn(pool: Pool, tenant_id: UUID) -> asyncio.Semaphore:
+    """Bounds the connections that one tenant's admissions can occupy in this process to half the pool.
+
+    They stand in line for the tenant's bucket row anyway; waiting here keeps a busy tenant from holding every
+    connection while others wait for one.
+    """
+    key = (asyncio.get_running_loop(), tenant_id)
+    turn = _turns.get(key)
+    if turn is None:
+        turn = _turns[key] = asyncio.Semaphore(max(1, pool.max_size // 2))
+    return turn
+
+
 def _checked(value: int, name: str) -> int:
     if not 1 <= value <= _INT32:
         raise Denied("invalid_value", f"{name} has to be between 1 and {_INT32}.", param=name)
@@ -92,7 +110,8 @@ async def admit(
         "lease": LEASE,
         "now": now,
     }
-    async with pool.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+    turn = _turn(pool, access.tenant_id)
+    async with turn, pool.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(_ADMIT, arguments)
         row = await cursor.fetchone()
     assert row is not None, "a function with OUT parameters returns one row"

@@ -8,6 +8,8 @@
 -- snapshot (READ COMMITTED) and sees everything that those before it committed: keys revoked, allowlists changed,
 -- leases taken and given back. That is what makes the limits exact with any number of processes.
 --
+-- An admission waits at most lock_timeout for its turn, then fails as a database error.
+--
 -- p_now is for tests; otherwise the clock is read after the lock, so that time never runs backwards along the line.
 -- A refusal changes nothing: every write stands below the last check.
 CREATE OR REPLACE FUNCTION tenants_admit(
@@ -34,7 +36,7 @@ CREATE OR REPLACE FUNCTION tenants_admit(
     OUT reset_requests_us bigint,    -- until the bucket is full again
     OUT limit_concurrent integer,
     OUT remaining_concurrent integer
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     cost constant bigint := 60000000;  -- units of one request: the microseconds of a minute
     bucket tenants_ratebucket;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -256,6 +257,22 @@ async def test_an_id_is_admitted_once(call: Caller, world: Any, actor: Any) -> N
             prompt_tokens=1,
             max_tokens=1,
         )
+
+
+async def test_a_stuck_tenant_does_not_hold_up_others(call: Caller, world: Any, actor: Any, new_id: NewId) -> None:
+    """Somebody sits on one tenant's bucket row; its callers wait, without taking every connection with them."""
+    other = Caller(call.pool, world, await sync_to_async(world.actor)("globex"), new_id)
+    await limit(actor, max_concurrent=100)
+    await call()
+    async with call.pool.connection() as blocker:
+        async with blocker.transaction():
+            await blocker.execute("SELECT 1 FROM tenants_ratebucket FOR UPDATE")
+            waiting = [asyncio.create_task(call()) for _ in range(20)]
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(3):
+                await other()
+            assert not any(task.done() for task in waiting)
+        await asyncio.gather(*waiting)
 
 
 class BucketModel:
