@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,8 @@ FULL_QUEUE = 32
 POLL_SECONDS = 1.0
 ROWS_SECONDS = 2.0
 RETRY_AFTER = 2.0
+SEEK_SECONDS = 1.0
+SEEK_PAUSE = 0.2
 
 DIALECTS: dict[str, Callable[[str, aiohttp.ClientSession], Dialect]] = {"native": NativeDialect}
 
@@ -66,6 +67,7 @@ class Router:
         self._replicas: dict[str, Replica] = {}
         self._rows_at = float("-inf")
         self._refreshing = asyncio.Lock()
+        self._seeking: asyncio.Task[None] | None = None
 
     @property
     def replicas(self) -> Sequence[Replica]:
@@ -109,13 +111,7 @@ class Router:
         self, *, fingerprint: str, digest: str | None, namespace: str, prompt: Sequence[int]
     ) -> list[Replica]:
         """Workers that can take the request now, best first. Raises :class:`~fleet.errors.NoWorker` when none can."""
-        found = self._available(fingerprint)
-        if not found:
-            # A worker that was registered or came back a moment ago must not cost its first clients an error.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_AFTER):
-                    await self.refresh(rows_older_than=0.5)
-            found = self._available(fingerprint)
+        found = self._available(fingerprint) or await self._seek(fingerprint)
         if not found:
             raise NoWorker("no worker can take the request at the moment; try again shortly", RETRY_AFTER)
         if len(found) == 1:
@@ -125,6 +121,21 @@ class Router:
         found.sort(key=lambda r: (-score(r, matched=r.prefixes.matched(chain) / whole, digest=digest), r.name))
         found[0].prefixes.add(chain)
         return found
+
+    async def _seek(self, fingerprint: str) -> list[Replica]:
+        """Look again for a while: a worker registered or back a moment ago must not cost its first clients an error.
+
+        However many requests seek at once, the workers are asked once at a time.
+        """
+        deadline = time.monotonic() + SEEK_SECONDS
+        while True:
+            if self._seeking is None or self._seeking.done():
+                self._seeking = asyncio.create_task(self.refresh(rows_older_than=SEEK_PAUSE))
+            await asyncio.shield(self._seeking)
+            found = self._available(fingerprint)
+            if found or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(SEEK_PAUSE)
 
     def _available(self, fingerprint: str) -> list[Replica]:
         return [r for r in self._replicas.values() if r.fingerprint == fingerprint and r.available]

@@ -1,0 +1,106 @@
+"""A server that speaks the worker's dialect and computes nothing: for the relay's own cost, and for workers that fail.
+
+Run as a script: ``python stub_worker.py FINGERPRINT [--interval SECONDS]``; prints ``ready URL``. What a request's
+``seed`` says decides how it behaves: 1 breaks off after 3 tokens, 2 sends an error event after 3 tokens, 3 answers 503,
+4 sends nothing until it is aborted. ``GET /seen`` tells the bodies and how many requests were aborted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+
+from aiohttp import web
+
+BREAK_OFF, ERROR_EVENT, BUSY, SILENT = 1, 2, 3, 4
+
+
+class Stub:
+    def __init__(self, fingerprint: str, interval: float) -> None:
+        self.fingerprint = fingerprint
+        self.interval = interval
+        self.bodies: list[dict] = []
+        self.aborted = 0
+        self.running = 0
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok", "fingerprint": self.fingerprint})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"vllm:num_requests_running {self.running}\nvllm:num_requests_waiting 0\n")
+
+    async def seen(self, request: web.Request) -> web.Response:
+        return web.json_response({"bodies": self.bodies[-50:], "aborted": self.aborted, "running": self.running})
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append({**body, "authorization": request.headers.get("authorization", "")[:7]})
+        if body.get("seed") == BUSY:
+            error = {"message": "full", "type": "server_error", "param": None, "code": "overloaded"}
+            return web.json_response({"error": error}, status=503, headers={"retry-after": "1"})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        self.running += 1
+        try:
+            await self._stream(body, response)
+        except (asyncio.CancelledError, ConnectionError):
+            self.aborted += 1
+            raise
+        finally:
+            self.running -= 1
+        return response
+
+    async def _stream(self, body: dict, response: web.StreamResponse) -> None:
+        count = body["max_tokens"]
+        head = {"id": "cmpl-stub", "object": "text_completion", "created": 1, "model": body["model"]}
+        if body.get("seed") == SILENT:
+            await asyncio.sleep(3600)
+        for number in range(count):
+            if body.get("seed") == BREAK_OFF and number == 3:
+                response._payload_writer.transport.abort()
+                return
+            if body.get("seed") == ERROR_EVENT and number == 3:
+                error = {"message": "core died", "type": "server_error", "param": None, "code": "engine_dead"}
+                await response.write(b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
+                return
+            reason = "length" if number == count - 1 else None
+            choice = {"index": 0, "text": f" {number}", "token_ids": [number], "finish_reason": reason}
+            await response.write(b"data: " + json.dumps({**head, "choices": [choice], "usage": None}).encode() + b"\n\n")
+            if self.interval:
+                await asyncio.sleep(self.interval)
+        usage = {
+            "prompt_tokens": len(body["prompt"]),
+            "completion_tokens": count,
+            "total_tokens": len(body["prompt"]) + count,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
+        await response.write(b"data: " + json.dumps({**head, "choices": [], "usage": usage}).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("fingerprint")
+    parser.add_argument("--interval", type=float, default=0.0)
+    arguments = parser.parse_args()
+    stub = Stub(arguments.fingerprint, arguments.interval)
+    app = web.Application()
+    app.add_routes(
+        [
+            web.get("/health", stub.health),
+            web.get("/metrics", stub.metrics),
+            web.get("/seen", stub.seen),
+            web.post("/v1/completions", stub.completions),
+        ]
+    )
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(f"ready http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
