@@ -26,7 +26,7 @@ from tenants.models import Adapter, Tenant
 ADMIN = "admin"
 TENANTS = {
     "acme": ("Acme Ltd", ("pirate", "emoji")),
-    "globex": ("Globex Corporation", ("shouting", "json")),
+    "globex": ("Globex Corporation", ("json", "letter")),
 }
 
 
