@@ -30,6 +30,7 @@ class Platform:
     threads: int
     url: str = ""
     keys: list[str] = field(default_factory=list)
+    process: Process = field(init=False)
 
     @property
     def env(self) -> dict[str, str]:
@@ -47,7 +48,8 @@ class Platform:
         (models / self.model.name).symlink_to(self.model, target_is_directory=True)
         self.url = f"http://127.0.0.1:{free_port()}"
         argv = [sys.executable, str(ROOT / "manage.py"), "up"]
-        self.process = Process(argv, self.folder / "up.log", self.env).__enter__()
+        self.process = Process(argv, self.folder / "up.log", self.env)
+        self.process.start()
         try:
             self.process.wait_for(self.url, seconds=300)
             self.seed()

@@ -37,11 +37,14 @@ class Process:
         self.log = log
         self.env = env
 
-    def __enter__(self) -> Process:
+    def start(self) -> None:
         with self.log.open("wb") as out:
             self.child = subprocess.Popen(
                 self.argv, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=self.env, start_new_session=True
             )
+
+    def __enter__(self) -> Process:
+        self.start()
         return self
 
     def wait_for(self, text: str, seconds: float = 180) -> str:
