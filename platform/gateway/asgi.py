@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 
@@ -12,13 +12,13 @@ from django.core.asgi import get_asgi_application
 _django = get_asgi_application()
 
 # Only after Django is set up may its models be imported.
-from gateway.border import Border, Receive, Send  # noqa: E402
+from gateway.border import Application, Border, Receive, Send  # noqa: E402
 from gateway.consumers import CompletionConsumer, TextCompletionConsumer  # noqa: E402
 from gateway.errors import not_found  # noqa: E402
 from gateway.lifespan import Lifespan  # noqa: E402
 from gateway.sockets import SocketConsumer, deny  # noqa: E402
 
-_pages = Border(_django)
+_pages = Border(cast(Application, _django))
 _streams = {
     "/v1/chat/completions": CompletionConsumer.as_asgi(),
     "/v1/completions": TextCompletionConsumer.as_asgi(),

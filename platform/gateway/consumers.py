@@ -5,10 +5,10 @@ no connection held.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, cast
 
-from channels.generic.http import AsyncHttpConsumer
+from channels.generic.http import AsyncHttpConsumer  # type: ignore[import-untyped]
 from django.conf import settings
 from uuid6 import uuid7
 
@@ -16,7 +16,7 @@ from gateway.auth import bearer
 from gateway.chat import Run, serve
 from gateway.errors import ApiError, body_too_large, error_of, method_not_allowed
 from gateway.http import EventTransport, JsonTransport, Send, send_json
-from gateway.schemas import ChatRequest, CompletionRequest, parse, parse_json
+from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest, parse, parse_json
 from gateway.services import Services
 from tenants.access import Access
 
@@ -29,7 +29,7 @@ class ClientGone(Exception):
     """The client left before it had sent its request."""
 
 
-def services_of(scope: dict[str, Any]) -> Services:
+def services_of(scope: Mapping[str, Any]) -> Services:
     return cast(Services, scope["state"]["services"])
 
 
@@ -69,7 +69,7 @@ class CompletionConsumer(AsyncHttpConsumer):  # type: ignore[misc]
 
     async def _answer(self, access: Access, body: bytes) -> None:
         try:
-            request = parse(self.schema, parse_json(body))
+            request: AnyRequest = parse(self.schema, parse_json(body))
         except ApiError as error:
             await self._refuse(error)
             return

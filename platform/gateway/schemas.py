@@ -242,7 +242,7 @@ class CompletionRequest(Sampling):
 
 
 AnyRequest = ChatRequest | CompletionRequest
-RequestModel = TypeVar("RequestModel", ChatRequest, CompletionRequest)
+RequestModel = TypeVar("RequestModel", bound=Sampling)
 
 # Whole-model checks have no location of their own; their error's type names the field.
 _FIELDS_OF_MODEL_CHECKS = {"stream_options", "max_tokens", "prompt"}

@@ -118,7 +118,7 @@ class Services:
         renewed = time.monotonic()
         while True:
             await asyncio.sleep(CHECKPOINT_SECONDS)
-            emitted = {run.request_id: run.emitted for run in self.running.values() if run.admitted}
+            emitted: dict[UUID, int] = {run.request_id: run.emitted for run in self.running.values() if run.admitted}
             try:
                 stopped = await checkpoint(self.pool, emitted)
             except (psycopg.Error, PoolTimeout) as error:

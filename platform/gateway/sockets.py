@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-from channels.exceptions import StopConsumer
-from channels.generic.websocket import AsyncWebsocketConsumer
+from channels.exceptions import StopConsumer  # type: ignore[import-untyped]
+from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
 from django.conf import settings
 
 from gateway import tickets

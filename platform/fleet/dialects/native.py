@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import aiohttp
 
@@ -39,6 +39,8 @@ class NativeDialect(Dialect):
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
         }
-        async with aclosing(self._client.generate(body, job.grant)) as deltas:
+        # An async generator in all but its declared type: closing it is what aborts the request at the worker.
+        generated = cast(AsyncGenerator[Delta, None], self._client.generate(body, job.grant))
+        async with aclosing(generated) as deltas:
             async for delta in deltas:
                 yield delta
