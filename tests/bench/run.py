@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -174,6 +175,7 @@ def main() -> None:
         parser.error(
             f"--model: {options.model} is no model store directory (make one: python -m inference.model_store)"
         )
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that every server is stopped
     figures = Figures()
     note = machine(options.threads)
     with tempfile.TemporaryDirectory(prefix="loraplex-bench-") as folder:
