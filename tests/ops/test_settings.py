@@ -1,0 +1,114 @@
+"""Settings fail loudly: a malformed one stops the start with one sentence that names it."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gateway.config import SETTINGS, SettingError, read
+from gateway.config.__main__ import table
+from gateway.config.parse import database_url
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+MALFORMED = [
+    ("DATABASE_URL", "mysql://u:hunter2@localhost/x"),
+    ("DATABASE_URL", "postgresql://u:hunter2@localhost:http/x"),
+    ("DATABASE_URL", "postgresql://u:hunter2@localhost:99999/x"),
+    ("DATABASE_URL", "postgresql://u:hunter2@localhost"),
+    ("DATABASE_URL", "nonsense"),
+    ("DATABASE_URL", "postgresql://u:hunter2@localhost/x?colour=red"),
+    ("REDIS_URL", "localhost:6379"),
+    ("REDIS_URL", "redis://:hunter2@"),
+    ("REDIS_URL", "redis://:hunter2@localhost:0x50/1"),
+    ("REDIS_URL", "redis://:hunter2@localhost/first"),
+    ("REDIS_URL", "unix://relative.sock"),
+    ("PORT", "0"),
+    ("PORT", "65536"),
+    ("PORT", "80a"),
+    ("PORT", "-1"),
+    ("LORAPLEX_HTTPS", "maybe"),
+    ("LORAPLEX_LOG_LEVEL", "LOUD"),
+    ("LORAPLEX_ALLOWED_HOSTS", " , "),
+    ("LORAPLEX_TRUSTED_ORIGINS", "example.org"),
+    ("LORAPLEX_KEY_PEPPERS", "hunter2"),
+    ("LORAPLEX_KEY_PEPPERS", "1:abcd"),
+    ("LORAPLEX_KEY_PEPPERS", f"1:{'ab' * 16},1:{'cd' * 16}"),
+    ("LORAPLEX_MAX_BODY_BYTES", "4M"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), MALFORMED)
+def test_a_malformed_setting_is_named_in_one_sentence_without_its_secret(name, value):
+    with pytest.raises(SettingError) as caught:
+        read({name: value})
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{name} must ")
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert "hunter2" not in sentence
+
+
+def test_an_unknown_setting_names_the_nearest():
+    with pytest.raises(SettingError, match=r"LORAPLEX_ALLOWED_HOST is not a setting.*LORAPLEX_ALLOWED_HOSTS"):
+        read({"LORAPLEX_ALLOWED_HOST": "x"})
+
+
+def test_an_empty_value_counts_as_unset():
+    assert read({setting.name: " " for setting in SETTINGS}) == read({})
+
+
+def test_a_database_url_becomes_what_libpq_reads():
+    found = database_url("postgresql://me:p%40ss@db.example:5433/lora?sslmode=require")
+    assert found == "user=me password=p@ss dbname=lora host=db.example port=5433 sslmode=require"
+
+
+def test_the_documented_list_is_the_registry():
+    text = (PROJECT / "docs" / "settings.md").read_text()
+    assert text.endswith(f"\n\n{table()}\n"), "run: python -m gateway.config, and paste it into docs/settings.md"
+
+
+def _manage(*arguments, cwd=PROJECT, **environ):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LORAPLEX_")} | environ
+    command = [sys.executable, str(PROJECT / "manage.py"), *arguments]
+    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+def test_manage_stops_with_the_sentence_and_no_traceback(tmp_path):
+    done = _manage("check", LORAPLEX_DATA_DIR=str(tmp_path), DATABASE_URL="mysql://x")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("DATABASE_URL must ")
+
+
+def test_an_unwritable_data_directory_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = _manage("check", LORAPLEX_DATA_DIR=str(tmp_path / "file" / "var"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("LORAPLEX_DATA_DIR ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_secrets_are_made_once_and_for_the_owner_alone_however_many_start_at_once(tmp_path):
+    code = (
+        "import django.conf, json; s = django.conf.settings;"
+        "print(json.dumps([s.SECRET_KEY, {str(k): v.hex() for k, v in s.KEY_PEPPERS.items()},"
+        "s.GRANT_PRIVATE_KEY_FILE.read_text(), s.GRANT_PUBLIC_KEY_FILE.read_text()]))"
+    )
+    env = os.environ | {"LORAPLEX_DATA_DIR": str(tmp_path / "var"), "DJANGO_SETTINGS_MODULE": "gateway.settings"}
+
+    def start(_):
+        return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = {json.dumps(json.loads(out)) for out in pool.map(start, range(6))}
+    assert len(answers) == 1
+    keys = tmp_path / "var" / "keys"
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in keys.iterdir()}
+    assert modes == {"django.key": 0o600, "peppers": 0o600, "grant.pem": 0o600, "grant.pub.pem": 0o644}
