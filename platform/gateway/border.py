@@ -88,7 +88,7 @@ class _Response:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", []))
-            fields = dict(headers)
+            fields = {name.lower(): value for name, value in headers}  # Django writes Content-Type
             if self._api:
                 if message["status"] >= 400 and not fields.get(b"content-type", b"").startswith(b"application/json"):
                     self.refused = message["status"]

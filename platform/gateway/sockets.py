@@ -2,8 +2,8 @@
 
 Frames are JSON texts. In: ``{"type": "request", "id", "body"}``, ``{"type": "cancel", "id"}``, ``{"type": "ping"}``.
 Out: ``{"type": "chunk", "id", "data"}`` (OpenAI's chunks), then ``{"type": "done", "id"}`` (``"cancelled": true`` after
-a cancel) or ``{"type": "error", "id", "error"}``; ``{"type": "pong"}``. An error without ``id`` is about a frame that had
-none.
+a cancel) or ``{"type": "error", "id", "error"}``; ``{"type": "pong"}``. An error whose ``id`` is null is about a frame
+that had none.
 
 Close codes: 1001 the server is going away · 1003 a binary frame · 1009 a frame too large · 4400 too many wrong frames ·
 4401 the key is no longer valid.

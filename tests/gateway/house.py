@@ -142,5 +142,3 @@ class House:
                 [actor.tenant.pk],
             )
             return cursor.fetchone()[0]
-
-

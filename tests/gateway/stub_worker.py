@@ -66,7 +66,9 @@ class Stub:
                 return
             reason = "length" if number == count - 1 else None
             choice = {"index": 0, "text": f" {number}", "token_ids": [number], "finish_reason": reason}
-            await response.write(b"data: " + json.dumps({**head, "choices": [choice], "usage": None}).encode() + b"\n\n")
+            await response.write(
+                b"data: " + json.dumps({**head, "choices": [choice], "usage": None}).encode() + b"\n\n"
+            )
             if self.interval:
                 await asyncio.sleep(self.interval)
         usage = {

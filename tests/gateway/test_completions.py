@@ -21,7 +21,10 @@ def body(house: House, **fields: Any) -> dict[str, Any]:
 
 async def post(gateway: Process, path: str, actor: Actor | None, data: Any) -> tuple[int, Any, Any]:
     headers = actor.headers if actor else {}
-    async with aiohttp.ClientSession() as session, session.post(gateway.url + path, json=data, headers=headers) as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(gateway.url + path, json=data, headers=headers) as answer,
+    ):
         return answer.status, await answer.json(), answer.headers
 
 
@@ -84,7 +87,9 @@ async def test_text_completions(gateway: Process, house: House, acme: Actor, pro
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks[:-1]) == " 0 1 2"
 
 
-async def test_the_worker_gets_ids_sampling_and_a_grant(gateway: Process, house: House, acme: Actor, stub: Process) -> None:
+async def test_the_worker_gets_ids_sampling_and_a_grant(
+    gateway: Process, house: House, acme: Actor, stub: Process
+) -> None:
     adapter = house.adapter(acme, "pirate", "ab" * 32)
     fields = {"model": "pirate", "temperature": 0.5, "stop": "x", "seed": 77, "top_k": 3}
     status, answer, _ = await post(gateway, CHAT, acme, body(house, **fields))

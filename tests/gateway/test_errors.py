@@ -1,0 +1,244 @@
+"""Every error has OpenAI's shape, names its field, and never another tenant's existence."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.gateway.house import Actor, House, Process
+
+CHAT = "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+async def call(
+    gateway: Process, method: str, path: str, actor: Actor | None = None, **kwargs: Any
+) -> tuple[int, Any, Any]:
+    """Status, error object and headers; fails unless the answer is exactly OpenAI's error shape."""
+    headers = {**(actor.headers if actor else {}), **kwargs.pop("headers", {})}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, gateway.url + path, headers=headers, **kwargs) as answer,
+    ):
+        assert answer.content_type == "application/json", await answer.text()
+        body = await answer.json()
+        assert set(body) == {"error"}
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        assert answer.headers["x-request-id"]
+        return answer.status, body["error"], answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/api/nothing", 404),
+        ("POST", "/v1/chat/completions/", 404),
+        ("GET", CHAT, 405),
+        ("DELETE", "/v1/completions", 405),
+        ("POST", "/v1/models", 405),
+        ("GET", "/api/ws-tickets", 405),
+        ("POST", CHAT, 401),
+        ("POST", "/v1/completions", 401),
+        ("GET", "/v1/models", 401),
+        ("GET", "/v1/models/x", 401),
+        ("POST", "/api/ws-tickets", 401),
+        ("GET", "/api/usage", 401),
+        ("GET", "/v1/ws", 404),
+    ],
+)
+async def test_paths_and_methods(gateway: Process, method: str, path: str, status: int) -> None:
+    found, error, headers = await call(gateway, method, path)
+    assert found == status
+    assert error["message"]
+    if status == 401:
+        assert error["code"] == "invalid_api_key"
+        assert headers["www-authenticate"] == "Bearer"
+    if status == 405:
+        assert headers["allow"]
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Bearer", "Basic abc", "Bearer ", "Bearer x y", "Bearer lpx_live_x_y", "Bearer " + "a" * 5000]
+)
+async def test_wrong_authorization(gateway: Process, header: str) -> None:
+    for path in (CHAT, "/v1/completions"):
+        status, error, _ = await call(gateway, "POST", path, headers={"authorization": header}, json={})
+        assert (status, error["code"]) == (401, "invalid_api_key")
+    status, error, _ = await call(gateway, "GET", "/v1/models", headers={"authorization": header})
+    assert (status, error["code"]) == (401, "invalid_api_key")
+    assert "lpx_live_x_y" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"foo": 1}, "foo", "unknown_parameter"),
+        ({"stream_options": {"x": 1}}, "stream_options.x", "unknown_parameter"),
+        ({"model": None}, "model", "invalid_value"),
+        ({"messages": None}, "messages", "invalid_value"),
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_value"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "invalid_value"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content",
+            "unsupported_parameter",
+        ),
+        ({"temperature": "1"}, "temperature", "invalid_value"),
+        ({"temperature": 2.5}, "temperature", "invalid_value"),
+        ({"temperature": True}, "temperature", "invalid_value"),
+        ({"top_p": 0}, "top_p", "invalid_value"),
+        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+        ({"max_tokens": 1.5}, "max_tokens", "invalid_value"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "invalid_value"),
+        ({"stream": "true"}, "stream", "invalid_value"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "invalid_value"),
+        ({"seed": 2**63}, "seed", "invalid_value"),
+        ({"logit_bias": {"a": 1}}, "logit_bias", "invalid_value"),
+        ({"n": 2}, "n", "unsupported_parameter"),
+        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        ({"tool_choice": "auto"}, "tool_choice", "unsupported_parameter"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"cache_salt": "x"}, "cache_salt", "unknown_parameter"),
+        ({"priority": -5}, "priority", "unknown_parameter"),
+        ({"prompt_cache_key": "x"}, "prompt_cache_key", "unsupported_parameter"),
+    ],
+)
+async def test_fields_are_refused_by_name(
+    gateway: Process, house: House, acme: Actor, fields: dict[str, Any], param: str, code: str
+) -> None:
+    body = {"model": house.base.name, "messages": MESSAGES} | fields
+    status, error, _ = await call(gateway, "POST", CHAT, acme, json=body)
+    assert (status, error["param"], error["code"]) == (400, param, code)
+    assert error["type"] == "invalid_request_error"
+    assert param.partition("[")[0] in error["message"]
+    assert house.ledger(acme) == []
+
+
+@pytest.mark.parametrize("prompt", [None, 5, [], ["a", "b"], [-1], [True], [[1], [2]], [10**8], {"a": 1}])
+async def test_prompts_are_refused(gateway: Process, house: House, acme: Actor, prompt: Any) -> None:
+    status, error, _ = await call(
+        gateway, "POST", "/v1/completions", acme, json={"model": house.base.name, "prompt": prompt}
+    )
+    assert (status, error["param"]) == (400, "prompt")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"model": "\\ud800"}', b"[" * 100_000, b'{"a": NaN}']
+)
+async def test_bodies_that_are_not_json(gateway: Process, house: House, acme: Actor, data: bytes) -> None:
+    status, error, _ = await call(gateway, "POST", CHAT, acme, data=data)
+    assert (status, error["code"]) == (400, "invalid_json")
+
+
+async def test_harmless_defaults_are_accepted(gateway: Process, house: House, acme: Actor) -> None:
+    body = {
+        "model": house.base.name,
+        "messages": [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, *MESSAGES],
+        "n": 1, "logprobs": False, "top_logprobs": None, "tools": None, "tool_choice": "none", "store": False,
+        "response_format": {"type": "text"}, "user": "u", "metadata": {"a": "b"}, "service_tier": "auto",
+        "parallel_tool_calls": True, "max_completion_tokens": 2, "modalities": ["text"], "stop": None,
+    }  # fmt: skip
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(gateway.url + CHAT, json=body, headers=acme.headers) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+
+
+async def test_too_large(gateway: Process, acme: Actor) -> None:
+    from django.conf import settings
+
+    big = b" " * (settings.MAX_BODY_BYTES + 1)
+
+    async def chunks() -> Any:
+        for start in range(0, len(big), 65536):
+            yield big[start : start + 65536]
+
+    for path in (CHAT, "/v1/completions", "/api/ws-tickets"):
+        status, error, _ = await call(gateway, "POST", path, acme, data=big)
+        assert (status, error["code"]) == (413, "request_too_large")
+    status, error, _ = await call(gateway, "POST", CHAT, acme, data=chunks())
+    assert (status, error["code"]) == (413, "request_too_large")
+
+
+async def test_a_prompt_beyond_the_context(gateway: Process, house: House, acme: Actor) -> None:
+    body = {"model": house.base.name, "messages": [{"role": "user", "content": "hello there " * 2000}]}
+    status, error, _ = await call(gateway, "POST", CHAT, acme, json=body)
+    assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
+
+
+async def test_a_suspended_tenant(gateway: Process, house: House, acme: Actor) -> None:
+    acme.tenant.state = "suspended"
+    acme.tenant.save()
+    status, error, _ = await call(gateway, "POST", CHAT, acme, json={"model": house.base.name, "messages": MESSAGES})
+    assert (status, error["type"], error["code"]) == (403, "permission_error", "tenant_suspended")
+
+
+async def test_a_revoked_key(gateway: Process, house: House, acme: Actor) -> None:
+    from django.utils import timezone
+
+    acme.key.revoked_at = timezone.now()
+    acme.key.save()
+    status, error, _ = await call(gateway, "POST", CHAT, acme, json={"model": house.base.name, "messages": MESSAGES})
+    assert (status, error["code"]) == (401, "invalid_api_key")
+
+
+# Strangers ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stranger_cannot_tell_an_adapter_from_nothing(
+    gateway: Process, house: House, acme: Actor, stranger: Actor
+) -> None:
+    """By name, bare name, digest or guess, over every endpoint: the words for what does not exist."""
+    digest = "ab" * 32
+    name = house.adapter(acme, "pirate", digest)
+    for model in (name, "pirate", digest, f"acme/{digest}", "acme/pirate@1", "../acme/pirate"):
+        for path, body in (
+            (CHAT, {"messages": MESSAGES}),
+            (CHAT, {"messages": MESSAGES, "stream": True}),
+            ("/v1/completions", {"prompt": "x"}),
+        ):
+            status, error, _ = await call(gateway, "POST", path, stranger, json={"model": model, **body})
+            nothing = (await call(gateway, "POST", path, stranger, json={"model": "no/such", **body}))[1]
+            assert status == 404
+            assert json.dumps(error).replace(model, "no/such") == json.dumps(nothing)
+    for model in (name, "acme%2Fpirate", "pirate", digest):
+        status, error, _ = await call(gateway, "GET", f"/v1/models/{model}", stranger)
+        assert (status, error["code"]) == (404, "model_not_found")
+    assert house.ledger(stranger) == []
+    assert house.ledger(acme) == []
+
+
+async def test_lists_and_usage_are_the_callers_own(
+    gateway: Process, house: House, acme: Actor, stranger: Actor
+) -> None:
+    name = house.adapter(acme, "pirate")
+    async with aiohttp.ClientSession() as session:
+
+        async def get(path: str, actor: Actor) -> Any:
+            async with session.get(gateway.url + path, headers=actor.headers) as answer:
+                assert answer.status == 200
+                return await answer.json()
+
+        owned = await get("/v1/models", acme)
+        assert [model["id"] for model in owned["data"]] == sorted([name, house.base.name])
+        assert await get(f"/v1/models/{name}", acme) in owned["data"]
+        assert await get("/v1/models/acme%2Fpirate", acme) in owned["data"]
+        assert [model["id"] for model in (await get("/v1/models", stranger))["data"]] == [house.base.name]
+        body = {"model": name, "messages": MESSAGES, "max_tokens": 3}
+        async with session.post(gateway.url + CHAT, json=body, headers=acme.headers) as answer:
+            assert answer.status == 200
+        (row,) = (await get("/api/usage", acme))["data"]
+        assert (row["model"], row["requests"], row["completion_tokens"]) == (name, 1, 3)
+        assert (await get("/api/usage?days=1", stranger))["data"] == []
+    status, error, _ = await call(gateway, "GET", "/api/usage?days=0", acme)
+    assert (status, error["param"]) == (400, "days")
+    status, error, _ = await call(gateway, "GET", "/api/usage?days=x", acme)
+    assert (status, error["param"]) == (400, "days")
