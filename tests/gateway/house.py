@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import time
@@ -104,7 +105,7 @@ class House:
             fingerprint=self.fingerprint,
             directory=str(model_dir),
             context_length=512,
-            config={},
+            config=json.loads((model_dir / "config.json").read_text()),
         )
 
     def actor(self, slug: str, **limits: Any) -> Actor:
