@@ -1,0 +1,67 @@
+"""Every error leaves in one shape: ``{"error": {"message", "type", "param", "code"}}``."""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+from starlette.responses import Response
+
+from inference.errors import (
+    AdapterInvalid,
+    AdapterNotFound,
+    EngineDead,
+    GrantRefused,
+    InferenceError,
+    InvalidRequest,
+    Overloaded,
+)
+
+
+class ApiError(Exception):
+    """An answer that is not 200, with everything the client is told."""
+
+    def __init__(
+        self, status: int, message: str, code: str, param: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.retry_after = retry_after
+
+    def body(self) -> dict[str, object]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        headers = {}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return Response(orjson.dumps(self.body()), self.status, headers, media_type="application/json")
+
+    def event(self) -> bytes:
+        """The same as a server-sent event, for a stream that has begun."""
+        return b"data: " + orjson.dumps(self.body()) + b"\n\n"
+
+
+def api_error(error: InferenceError) -> ApiError:
+    """What a client is told about one of our own errors."""
+    if isinstance(error, Overloaded):
+        return ApiError(503, str(error), "overloaded", retry_after=error.retry_after)
+    if isinstance(error, InvalidRequest | AdapterInvalid):
+        param = error.param if isinstance(error, InvalidRequest) else error.field
+        return ApiError(
+            400, str(error), "invalid_value" if isinstance(error, InvalidRequest) else "adapter_invalid", param
+        )
+    for kind, status, code in _ANSWERS:
+        if isinstance(error, kind):
+            return ApiError(status, str(error), code)
+    return ApiError(500, "The worker failed", "internal_error")
+
+
+_ANSWERS: tuple[tuple[type[InferenceError], int, str], ...] = (
+    (GrantRefused, 403, "grant_refused"),
+    (AdapterNotFound, 404, "model_not_found"),
+    (EngineDead, 503, "engine_dead"),
+)

@@ -1,0 +1,71 @@
+"""``/health`` computes; ``/metrics`` only tells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inference.errors import InferenceError
+from inference.front.errors import ApiError
+from inference.front.service import Service
+
+REUSE_SECONDS = 1.0
+"""A probe's answer is reused that long: the endpoint is open, and must not become a way to load the device."""
+
+
+class HealthCheck:
+    """A forward step under a deadline when idle; the age of the last step when busy."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._probe: asyncio.Task[None] | None = None
+        self._started = 0.0
+
+    async def problem(self) -> tuple[str, str] | None:
+        """Code and sentence of what is wrong; ``None``: healthy."""
+        service, link = self._service, self._service.link
+        if link.dead.is_set():
+            return "engine_dead", "The core has stopped"
+        if service.draining:
+            return "draining", "The worker is shutting down"
+        if link.stats.running:
+            age = time.monotonic() - link.last_step
+            if age > service.health_deadline:
+                return "engine_stuck", f"The last step ended {age:.1f} s ago with requests running"
+            return None
+        return await self._forward_step()
+
+    async def _forward_step(self) -> tuple[str, str] | None:
+        now = time.monotonic()
+        if self._probe is None or (self._probe.done() and now - self._started > REUSE_SECONDS):
+            self._probe, self._started = asyncio.create_task(self._service.link.probe()), now
+        left = self._started + self._service.health_deadline - now
+        try:
+            # Shielded: all callers share one probe, and one of them leaving does not end it.
+            await asyncio.wait_for(asyncio.shield(self._probe), max(left, 0.001))
+        except TimeoutError:
+            return "engine_stuck", f"A forward step did not end within {self._service.health_deadline} s"
+        except InferenceError as error:
+            return "engine_failed", str(error)
+        return None
+
+
+async def health(request: Request) -> Response:
+    service: Service = request.app.state.service
+    found = await request.app.state.health.problem()
+    if found is not None:
+        raise ApiError(503, found[1], found[0], retry_after=1)
+    stats = service.link.stats
+    return Response(
+        orjson.dumps({"status": "ok", "running": stats.running, "waiting": stats.waiting}),
+        media_type="application/json",
+    )
+
+
+async def metrics(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,148 @@
+"""What the endpoints share: the core, the verifier, the renderer, and who may ask for what."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.requests import ClientDisconnect, Request
+
+from inference.core.messages import Submit
+from inference.errors import GrantRefused
+from inference.front.bodies import GenerateBody, invalid, sampling_params
+from inference.front.core_link import CoreLink
+from inference.front.errors import ApiError
+from inference.front.generation import Generation
+from inference.front.metrics import FrontMetrics
+from inference.grants import GrantVerifier, check_agreement
+from inference.prompt import PromptRenderer
+from inference.protocol import Grant
+
+LONG_TEXT_CHARACTERS = 20_000
+"""Longer texts are tokenised in a thread: the event loop serves the other streams meanwhile."""
+
+
+@dataclass(slots=True)
+class Service:
+    """State of one front.
+
+    :ivar served_name: what the base model is called in requests.
+    :ivar names: names of adapters that an operator loaded from outside the store → digest.
+    :ivar draining: new requests are refused, running ones end.
+    """
+
+    link: CoreLink
+    verifier: GrantVerifier
+    renderer: PromptRenderer
+    metrics: FrontMetrics
+    served_name: str
+    adapter_store: Path
+    adapter_roots: tuple[Path, ...]
+    max_body_bytes: int
+    health_deadline: float
+    draining: bool = False
+    names: dict[str, str] = field(default_factory=dict)
+
+    async def read_body(self, request: Request) -> bytes:
+        """The body, refused once it exceeds the limit."""
+        parts, size = [], 0
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > self.max_body_bytes:
+                    raise ApiError(413, f"The body exceeds {self.max_body_bytes} bytes", "body_too_large")
+                parts.append(part)
+        except ClientDisconnect as error:
+            raise ApiError(400, "The client went away", "client_disconnected") from error
+        return b"".join(parts)
+
+    def grant_of(self, request: Request) -> Grant:
+        """The verified grant in the request's header; not used up yet."""
+        try:
+            return self.verifier.verify(_bearer(request))
+        except GrantRefused as error:
+            raise ApiError(401, str(error), "grant_invalid") from error
+
+    def check_operator(self, request: Request) -> None:
+        """Loading, listing and tokenising are the operator's."""
+        try:
+            self.verifier.check_operator(_bearer(request))
+        except GrantRefused as error:
+            raise ApiError(401, str(error), "operator_token_invalid") from error
+
+    async def start(self, body: GenerateBody, grant: Grant) -> Generation:
+        """Check the body against the grant, use the grant up and queue the request."""
+        adapter = self._adapter(body.model, grant)
+        prompt = await self._prompt_ids(body)
+        check_agreement(
+            grant,
+            adapter=adapter,
+            prompt_tokens=len(prompt),
+            max_tokens=body.max_tokens,
+            cache_salt=body.cache_salt,
+            priority=body.priority,
+        )
+        params = sampling_params(body, self._max_tokens(body, grant, len(prompt)), self.link.ready.vocab_size)
+        if self.draining:
+            raise ApiError(503, "The worker is shutting down", "draining", retry_after=1)
+        self.verifier.use(grant)
+        # 63 bits: what every random generator below takes as a seed.
+        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        submit = Submit(
+            request_id=grant.request_id,
+            prompt=prompt,
+            params=params.wire(),
+            seed=seed,
+            tenant=grant.tenant,
+            namespace=grant.namespace,
+            adapter=adapter,
+            priority=grant.priority,
+            weight=grant.weight,
+        )
+        return Generation(self.link, submit, self.renderer, params.stop, self.metrics)
+
+    def _adapter(self, model: str, grant: Grant) -> str | None:
+        """The digest that ``model`` stands for; anything unknown is simply not what the grant is for."""
+        if model == self.served_name:
+            return None
+        if model == grant.adapter or self.names.get(model) == grant.adapter:
+            return grant.adapter
+        raise GrantRefused("The grant is not for this model")
+
+    async def _prompt_ids(self, body: GenerateBody) -> list[int]:
+        renderer, prompt = self.renderer, body.prompt
+        if body.messages is not None:
+            return await asyncio.to_thread(renderer.encode_chat, body.messages)
+        if isinstance(prompt, str):
+            if len(prompt) < LONG_TEXT_CHARACTERS:
+                return renderer.encode(prompt, add_special_tokens=body.add_special_tokens)
+            return await asyncio.to_thread(renderer.encode, prompt, add_special_tokens=body.add_special_tokens)
+        assert prompt is not None
+        if max(prompt) >= self.link.ready.vocab_size:
+            raise invalid("prompt", f"prompt: token ids must be below {self.link.ready.vocab_size}")
+        return prompt
+
+    def _max_tokens(self, body: GenerateBody, grant: Grant, prompt_tokens: int) -> int:
+        """The request's own limit, or all that the grant and the context leave."""
+        ready = self.link.ready
+        room = min(ready.max_model_len, ready.num_blocks * ready.block_size + 1) - prompt_tokens
+        wanted = body.max_tokens if body.max_tokens is not None else min(grant.max_output, max(room, 1))
+        if wanted > room:
+            limit = prompt_tokens + room
+            raise ApiError(
+                400,
+                f"This worker's maximum context length is {limit} tokens; the request asks for "
+                f"{prompt_tokens + wanted} ({prompt_tokens} in the prompt, {wanted} to generate)",
+                "context_length_exceeded",
+                "max_tokens" if room > 0 else "prompt",
+            )
+        return wanted
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise GrantRefused("A bearer token is missing")
+    return token.strip()
