@@ -87,6 +87,7 @@ class CoreLink:
         self._inboxes: dict[str, TokenInbox] = {}
         self._calls: dict[int, asyncio.Future[None]] = {}
         self._next_call = 0
+        self._closing = False
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -172,6 +173,7 @@ class CoreLink:
 
     async def close(self) -> int:
         """End the connection, upon which the core leaves; its exit status. A core that hangs is killed."""
+        self._closing = True
         if self._writer is not None:
             self._writer.close()
         if self._process is None:
@@ -213,7 +215,8 @@ class CoreLink:
                     else:
                         future.set_exception(_error(message.error, message.message, message.param))
         except (asyncio.IncompleteReadError, OSError, ValueError) as error:
-            log.error("the core has gone: %s", type(error).__name__)
+            if not self._closing:
+                log.error("the core has gone: %s", type(error).__name__)
         finally:
             self._die()
 

@@ -107,7 +107,8 @@ class Service:
         """The digest that ``model`` stands for; anything unknown is simply not what the grant is for."""
         if model == self.served_name:
             return None
-        if model == grant.adapter or self.names.get(model) == grant.adapter:
+        # Never compare with a grant for the base alone: an unknown name must not fall back to it.
+        if grant.adapter is not None and grant.adapter in (model, self.names.get(model)):
             return grant.adapter
         raise GrantRefused("The grant is not for this model")
 

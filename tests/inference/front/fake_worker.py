@@ -1,0 +1,45 @@
+"""A real front over a fake core, as one process: ``fake_worker.py MODEL STORE PUBLIC_KEY [core options …]``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from inference.front.core_link import CoreLink
+from inference.front.metrics import FrontMetrics
+from inference.front.server import address, bind, serve
+from inference.front.service import Service
+from inference.grants import GrantVerifier
+from inference.model_store import fingerprint_of
+from inference.prompt import PromptRenderer
+
+FAKE_CORE = Path(__file__).parent.parent / "core" / "fake_runner.py"
+
+
+async def main(model: Path, store: Path, key: Path, options: list[str]) -> int:
+    listener = bind("127.0.0.1", 0)
+    base = fingerprint_of(model)
+    link = await CoreLink.start([sys.executable, str(FAKE_CORE), "--store", str(store), "--base", base, *options])
+    print(f"core {link._process.pid if link._process else 0}", flush=True)
+    service = Service(
+        link=link,
+        verifier=GrantVerifier.load(key, base=base),
+        renderer=PromptRenderer.load(model),
+        metrics=FrontMetrics(link, "fake"),
+        served_name="fake",
+        adapter_store=store,
+        adapter_roots=(),
+        max_body_bytes=100_000,
+        health_deadline=2.0,
+    )
+    try:
+        return await serve(
+            service, listener, drain_seconds=2.0, ready=lambda: print(f"ready {address(listener)}", flush=True)
+        )
+    finally:
+        await link.close()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])))
