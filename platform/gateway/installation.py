@@ -173,7 +173,7 @@ def celery() -> Child:
         *("--loglevel", "INFO", "--without-gossip", "--without-mingle"),
     ]
     log = settings.LOG_DIR / "celery.log"
-    return Child("celery", command, log, lambda _: celery_answers(), environment(), timeout=60, patience=15)
+    return Child("celery", command, log, lambda _: bool(celery_answers()), environment(), timeout=60, patience=15)
 
 
 def celery_answers(timeout: float = 1.0) -> list[str]:

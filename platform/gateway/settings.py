@@ -33,9 +33,11 @@ LOG_DIR = DATA_DIR / "log"
 # Secrets --------------------------------------------------------------------------------------------------------------
 SECRET_KEY: str = _values["LORAPLEX_SECRET_KEY"] or keys.django_key(_keys)
 KEY_PEPPERS: dict[int, bytes] = _values["LORAPLEX_KEY_PEPPERS"] or parse.peppers(keys.peppers_text(_keys))
-_private, _public = (None, None) if _values["LORAPLEX_GRANT_PRIVATE_KEY_FILE"] else keys.grant_pair(_keys)
-GRANT_PRIVATE_KEY_FILE: Path = _values["LORAPLEX_GRANT_PRIVATE_KEY_FILE"] or _private
-GRANT_PUBLIC_KEY_FILE: Path = _values["LORAPLEX_GRANT_PUBLIC_KEY_FILE"] or _public or _keys / "grant.pub.pem"
+GRANT_PRIVATE_KEY_FILE: Path
+GRANT_PUBLIC_KEY_FILE: Path
+GRANT_PRIVATE_KEY_FILE, GRANT_PUBLIC_KEY_FILE = keys.given_pair(
+    _values["LORAPLEX_GRANT_PRIVATE_KEY_FILE"], _values["LORAPLEX_GRANT_PUBLIC_KEY_FILE"]
+) or keys.grant_pair(_keys)
 
 # Databases ------------------------------------------------------------------------------------------------------------
 EMBEDDED_POSTGRES: bool = _values["DATABASE_URL"] is None

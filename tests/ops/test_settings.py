@@ -76,7 +76,7 @@ def test_the_documented_list_is_the_registry():
 def _manage(*arguments, cwd=PROJECT, **environ):
     env = {name: value for name, value in os.environ.items() if not name.startswith("LORAPLEX_")} | environ
     command = [sys.executable, str(PROJECT / "manage.py"), *arguments]
-    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_manage_stops_with_the_sentence_and_no_traceback(tmp_path):
@@ -92,6 +92,16 @@ def test_an_unwritable_data_directory_is_one_sentence(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("LORAPLEX_DATA_DIR ")
     assert done.stderr.count("\n") == 1
+
+
+def test_half_a_grant_key_pair_is_refused(tmp_path):
+    environ = {"LORAPLEX_DATA_DIR": str(tmp_path), "LORAPLEX_GRANT_PRIVATE_KEY_FILE": "/no/such/key"}
+    done = _manage("check", **environ)
+    assert done.returncode == 2
+    assert done.stderr == "LORAPLEX_GRANT_PRIVATE_KEY_FILE must name a file that can be read, not /no/such/key.\n"
+    (tmp_path / "grant.pem").write_text("")
+    done = _manage("check", **environ | {"LORAPLEX_GRANT_PRIVATE_KEY_FILE": str(tmp_path / "grant.pem")})
+    assert done.stderr.startswith("LORAPLEX_GRANT_PUBLIC_KEY_FILE must be set")
 
 
 def test_secrets_are_made_once_and_for_the_owner_alone_however_many_start_at_once(tmp_path):

@@ -50,6 +50,21 @@ def grant_pair(keys: Path) -> tuple[Path, Path]:
     return private, public
 
 
+def given_pair(private: Path | None, public: Path | None) -> tuple[Path, Path] | None:
+    """The operator's own pair, or ``None`` when neither is given. One without the other is a mistake."""
+    pair = {"LORAPLEX_GRANT_PRIVATE_KEY_FILE": private, "LORAPLEX_GRANT_PUBLIC_KEY_FILE": public}
+    if private is None and public is None:
+        return None
+    for name, path in pair.items():
+        if path is None:
+            raise SettingError(f"{name} must be set when the other half of the pair is.")
+        if not os.access(path, os.R_OK):
+            raise SettingError(f"{name} must name a file that can be read, not {path}.")
+    assert private is not None
+    assert public is not None
+    return private, public
+
+
 def _new_peppers() -> bytes:
     return f"1:{secrets.token_hex(32)}".encode()
 

@@ -88,7 +88,7 @@ def database_url(value: str) -> str:
     port = str(parts.get("port", ""))
     if port and not all(one.isdigit() and 0 < int(one) < 65536 for one in port.split(",")):
         raise ValueError(f"{shape}; its port is not a number from 1 to 65535")
-    return make_conninfo(**parts)
+    return make_conninfo(**{name: str(value) for name, value in parts.items() if value is not None})
 
 
 def redis_url(value: str) -> str:

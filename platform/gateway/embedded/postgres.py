@@ -93,9 +93,10 @@ class Postgres:
 
     def _initialise(self, bin_dir: Path, user: tuple[int, int] | None) -> None:
         # Trust is the right word here: only the owner of the 0700 socket folder can knock.
-        command = [bin_dir / "initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres"]
-        sync = ["--no-sync"] if self.fast else []
-        process = spawn([*command, *sync, "-D", self.cluster], self.log, env=_environment(), user=user)
+        command: list[str | Path] = [bin_dir / "initdb", "--auth=trust", "--encoding=UTF8", "--locale=C"]
+        if self.fast:
+            command.append("--no-sync")
+        process = spawn([*command, "-U", "postgres", "-D", self.cluster], self.log, env=_environment(), user=user)
         if process.wait() != 0:
             raise ServerFailed(
                 f"PostgreSQL could not make its data directory {self.cluster}; {self.log} ends:\n{last_lines(self.log)}"

@@ -47,7 +47,10 @@ class Valkey:
             "save": "",
         }
         self._await_predecessor()
-        command = [binary, *(part for name, value in options.items() for part in (f"--{name}", value))]
+        command: list[str | Path] = [
+            binary,
+            *(part for name, value in options.items() for part in (f"--{name}", value)),
+        ]
         self.process = spawn(command, self.log)
         self._await(timeout)
 
