@@ -1,20 +1,36 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.db import connections
+from django.db.backends.signals import connection_created
 
 from tests.gateway.house import Actor, House, Process, started_gateway, started_stub
 
 
 @pytest.fixture(autouse=True)
-async def _orm_beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """The tests look into the database between awaits; nothing else runs on their loop that could be held up."""
+def _orm_beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The tests look into the database between awaits; nothing else runs on their loop that could be held up.
+
+    Django keeps a connection per context there, which no fixture can reach through Django: closed here directly.
+    """
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    opened: list[Any] = []
+
+    def remember(connection: Any, **_: Any) -> None:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            opened.append(connection.connection)
+
+    connection_created.connect(remember)
     yield
-    connections.close_all()  # the loop's context has a connection of its own
+    connection_created.disconnect(remember)
+    for connection in opened:
+        connection.close()
 
 
 @pytest.fixture(scope="session")
