@@ -133,7 +133,7 @@ def encode(message: Message) -> bytes:
 def decode(body: bytes) -> Message:
     """The inverse of :func:`encode` without the length. Raises ``ValueError`` for anything else."""
     try:
-        name, *parts = msgpack.unpackb(body)
+        name, *parts = msgpack.unpackb(body, strict_map_key=False)  # logit_bias is keyed by token
         message: Message = _TYPES[name](*parts)
     except (KeyError, TypeError, msgpack.UnpackException) as error:
         raise ValueError("not a message of this version") from error
