@@ -60,14 +60,14 @@ def _read(connection: socket.socket, loop: Loop) -> None:
 
 def _write(connection: socket.socket, outbox: queue.SimpleQueue[Message | None]) -> None:
     """Outbox → frames; whatever has gathered goes in one call."""
+    ended = False
     try:
-        while (message := outbox.get()) is not None:
-            frames = [encode(message)]
-            while not outbox.empty() and (message := outbox.get()) is not None:
-                frames.append(encode(message))
-            connection.sendall(b"".join(frames))
-            if message is None:
-                return
+        while not ended:
+            messages = [outbox.get()]
+            while not outbox.empty():
+                messages.append(outbox.get())
+            ended = messages[-1] is None  # nothing is said after the end
+            connection.sendall(b"".join(encode(message) for message in messages if message is not None))
     except OSError:
         return  # the reader sees the same and stops the loop
 
