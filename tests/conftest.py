@@ -12,6 +12,9 @@ from subprocess import Popen
 
 import pytest
 from django.conf import settings
+from django.db import OperationalError
+from django.db.backends.postgresql.operations import DatabaseOperations
+from psycopg.errors import DeadlockDetected
 from psycopg_pool import AsyncConnectionPool
 
 from gateway.embedded.process import last_lines, spawn, stop
@@ -29,6 +32,28 @@ def django_db_modify_db_settings() -> None:
     """
     database = settings.DATABASES["default"]
     database.setdefault("TEST", {})["NAME"] = database["NAME"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_flush() -> Iterator[None]:
+    """Emptying the tables after a test may meet a gateway that is just settling: one of the two is told of a deadlock.
+
+    When it is the test's side, it tries again; nothing of a refused TRUNCATE remains.
+    """
+    flush = DatabaseOperations.execute_sql_flush
+
+    def patient(self: DatabaseOperations, sql_list: list[str]) -> None:
+        for _ in range(5):
+            try:
+                return flush(self, sql_list)
+            except OperationalError as error:
+                if not isinstance(error.__cause__, DeadlockDetected):
+                    raise
+        return flush(self, sql_list)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseOperations, "execute_sql_flush", patient)
+        yield
 
 
 @pytest.fixture
