@@ -105,8 +105,9 @@ class TorchRunner:
         chosen: list[int | None] = [None] * len(rows)
         if not rows:
             return chosen
-        # Rows of one adapter lie next to each other, so that the adapters' products need no gather.
-        order = sorted(range(len(rows)), key=lambda index: rows[index].slot)
+        # Rows lie as the adapters' operands do, the base's first, so that the adapters' products need no gather.
+        ranks = self._slots.order()
+        order = sorted(range(len(rows)), key=lambda index: (ranks.get(rows[index].slot, -1), rows[index].slot))
         try:
             with torch.inference_mode():
                 tokens = self._step([rows[index] for index in order])

@@ -31,6 +31,16 @@ class AdapterSlots:
             for site in layer.values():
                 site.clear(slot)
 
+    def order(self) -> dict[int, int]:
+        """Slot → rank in the order in which rows are best laid out: that of the first layer's fullest site."""
+        orders = [site.order for site in self._sites[0].values()] if self._sites else []
+        return {slot: rank for rank, slot in enumerate(max(orders, key=len, default=()))}
+
+    @property
+    def num_bytes(self) -> int:
+        """What the adapters hold on the device."""
+        return sum(site.num_bytes for layer in self._sites for site in layer.values())
+
     def _check(self, slot: int) -> None:
         if not 0 <= slot < self.num_slots:
             raise IndexError(f"slot {slot}: there are {self.num_slots}")

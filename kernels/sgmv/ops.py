@@ -20,6 +20,16 @@ class Site(Protocol):
     in_features: int
     slices: tuple[int, ...]
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The occupied slots in the order that suits the site best: rows sorted that way need no gather."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Held on the device, spare capacity included."""
+        ...
+
     def set(self, slot: int, weights: SlotWeights) -> None:
         """Replace the slot's weights. Raises :class:`~sgmv.errors.SgmvArgumentError` and changes nothing."""
         ...

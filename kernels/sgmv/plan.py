@@ -20,16 +20,19 @@ class Gather:
     """Rows of several slots as one ``[groups, width]`` grid; a short group is filled up with its own rows.
 
     :param rows: ``[groups·width]`` row of x for each cell; ``None`` where the grid is ``x[start:stop]`` itself.
-    :param keep: cells that are real, or ``None`` for all. A filled-up cell's result is dropped.
-    :param targets: row of y for each kept cell.
+    :param cells: the real cells in the order in which their results are added; ``None`` where that is the grid itself.
+        A filled-up cell is not among them: its result is dropped.
+    :param targets: row of y for each of ``cells``; ``None`` where they are ``start … stop`` in that order.
+    :param whole: ``start … stop`` are all the rows of the batch.
     """
 
     groups: int
     width: int
     start: int
     stop: int
+    whole: bool
     rows: Tensor | None
-    keep: Tensor | None
+    cells: Tensor | None
     targets: Tensor | None
 
 
@@ -48,9 +51,8 @@ class Plan:
             if slot >= 0:
                 groups.setdefault(slot, []).append(row)
         self.num_rows = len(slots)
-        ordered = sorted(groups.items(), key=lambda group: group[1][0])
-        self.small = tuple(slot for slot, rows in ordered if len(rows) < LARGE_GROUP)
-        self.large = tuple(slot for slot, rows in ordered if len(rows) >= LARGE_GROUP)
+        self.small = tuple(sorted(slot for slot, rows in groups.items() if len(rows) < LARGE_GROUP))
+        self.large = tuple(sorted(slot for slot, rows in groups.items() if len(rows) >= LARGE_GROUP))
         self._rows = groups
         self._gathers: dict[tuple[int, ...], Gather] = {}
         self._spans: dict[int, tuple[int, int] | Tensor] = {}
@@ -69,25 +71,33 @@ class Plan:
         return found
 
     def gather(self, slots: tuple[int, ...]) -> Gather:
-        """The grid of ``slots``, all of which have rows."""
+        """The grid of ``slots`` in that order, all of which have rows."""
         found = self._gathers.get(slots)
         if found is None:
-            found = self._gathers[slots] = _gather([self._rows[slot] for slot in slots])
+            found = self._gathers[slots] = _gather([self._rows[slot] for slot in slots], self.num_rows)
         return found
 
 
-def _gather(groups: list[list[int]]) -> Gather:
+def _gather(groups: list[list[int]], num_rows: int) -> Gather:
     width = max(len(rows) for rows in groups)
-    flat = [row for rows in groups for row in rows]
-    consecutive = _consecutive(flat)
-    if len(flat) == len(groups) * width:
-        rows = None if consecutive else torch.tensor(flat)
-        return Gather(len(groups), width, flat[0], flat[-1] + 1, rows, None, rows)
+    cells = [(row, group * width + cell) for group, rows in enumerate(groups) for cell, row in enumerate(rows)]
     padded = [row for rows in groups for row in rows + [rows[-1]] * (width - len(rows))]
-    keep = [group * width + cell for group, rows in enumerate(groups) for cell in range(len(rows))]
-    targets = None if consecutive else torch.tensor(flat)
-    return Gather(len(groups), width, flat[0], flat[-1] + 1, torch.tensor(padded), torch.tensor(keep), targets)
+    as_they_lie = _consecutive(padded)
+    cells.sort()
+    rows = [row for row, _ in cells]
+    start, stop = rows[0], rows[-1] + 1
+    order = [cell for _, cell in cells]
+    return Gather(
+        groups=len(groups),
+        width=width,
+        start=start,
+        stop=stop,
+        whole=stop - start == num_rows,
+        rows=None if as_they_lie else torch.tensor(padded),
+        cells=None if order == list(range(len(padded))) else torch.tensor(order),
+        targets=None if _consecutive(rows) else torch.tensor(rows),
+    )
 
 
 def _consecutive(rows: list[int]) -> bool:
-    return rows[-1] - rows[0] + 1 == len(rows) and all(b - a == 1 for a, b in pairwise(rows))
+    return all(b - a == 1 for a, b in pairwise(rows))
