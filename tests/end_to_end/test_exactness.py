@@ -1,18 +1,30 @@
-"""Sixteen requests over four adapters of mixed rank and the base, joining and leaving at different steps: every greedy
-token equals what transformers + PEFT generates for that prompt and adapter alone."""
+"""Sixteen requests over four adapters of mixed rank and the base, in flight together: every greedy token equals what
+transformers + PEFT generates for that prompt and adapter alone. Once through the runner, joining and leaving at
+different steps; once through a real worker process, over HTTP."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import jwt
 import pytest
 import torch
+from django.conf import settings
 
+from inference.adapter_format import content_digest, store_path
+from inference.client import WorkerClient
 from inference.core.step import BASE_SLOT, Row
-from inference.protocol import SamplingParams
+from inference.model_store import fingerprint_of
+from inference.protocol import GRANT_ALGORITHM, Grant, SamplingParams
 from inference.runner import TorchRunner
+from tests.conftest import GrantKeys, WorkerProcess
 
 GREEDY = SamplingParams(temperature=0.0)
 TIE = 1e-4
@@ -54,25 +66,96 @@ class Request:
         return Row(tokens, self.computed, self.blocks, self.slot, GREEDY if done else None, self.output, self.prompt)
 
 
-@pytest.mark.slow
-def test_sixteen_mixed_requests_equal_transformers_and_peft_alone(smollm_dir: Path, tmp_path: Path) -> None:
+@dataclass
+class Reference:
+    """:ivar directories: adapter → the PEFT directory that it was saved to."""
+
+    model: Any
+    tokenizer: Any
+    directories: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def reference(smollm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(smollm_dir)
+    out = tmp_path_factory.mktemp("adapters")
     base = AutoModelForCausalLM.from_pretrained(smollm_dir, dtype=torch.float32).eval()
-    model = make_adapters(base, tmp_path)
-    runner = TorchRunner.load(smollm_dir, num_blocks=160, num_slots=5, max_model_len=256)
-    for slot, name in enumerate(ADAPTERS, start=1):
-        runner.load_adapter(slot, runner.read_adapter(tmp_path / name))
-    requests = make_requests(tokenizer)
-    serve(runner, requests)
+    model = make_adapters(base, out)
+    return Reference(model, AutoTokenizer.from_pretrained(smollm_dir), {name: out / name for name in ADAPTERS})
 
+
+@pytest.mark.slow
+def test_sixteen_mixed_requests_equal_transformers_and_peft_alone(smollm_dir: Path, reference: Reference) -> None:
+    runner = TorchRunner.load(smollm_dir, num_blocks=160, num_slots=5, max_model_len=256)
+    for slot, directory in enumerate(reference.directories.values(), start=1):
+        runner.load_adapter(slot, runner.read_adapter(directory))
+    requests = make_requests(reference.tokenizer)
+    serve(runner, requests)
+    compare(reference, requests)
+
+
+@pytest.mark.slow
+async def test_the_worker_process_equals_them_too(
+    worker: WorkerProcess, grant_keys: GrantKeys, reference: Reference
+) -> None:
+    digests: dict[str | None, str | None] = {None: None}
+    for name, directory in reference.directories.items():
+        digest = digests[name] = content_digest(directory)
+        shutil.copytree(directory, store_path(settings.ADAPTER_STORE, digest), dirs_exist_ok=True)
+    fingerprint = fingerprint_of(worker.model_dir)
+    requests = make_requests(reference.tokenizer)
+    finished = 0
+
+    async def generate(client: WorkerClient, request: Request) -> int:
+        """How many had finished when its first token came."""
+        nonlocal finished
+        digest = digests[request.adapter]
+        body = {
+            "model": digest or worker.base,
+            "prompt": request.prompt,
+            "max_tokens": request.length,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        before = -1
+        async for delta in client.generate(body, sign(grant_keys, fingerprint, digest)):
+            if delta.token_ids and before < 0:
+                before = finished
+            request.output += delta.token_ids
+        finished += 1
+        return before
+
+    async with aiohttp.ClientSession() as session:
+        client = WorkerClient(worker.url, session)
+        before = await asyncio.gather(*(generate(client, request) for request in requests))
+    assert set(before) == {0}, "all of them have to be in flight at once"
+    compare(reference, requests)
+
+
+def sign(keys: GrantKeys, base: str, adapter: str | None) -> str:
+    grant = Grant(
+        request_id=str(uuid.uuid4()),
+        tenant="acme",
+        namespace="acme",
+        base=base,
+        adapter=adapter,
+        max_input=1024,
+        max_output=1024,
+        priority=0,
+        weight=1,
+        expires_at=int(time.time()) + 300,
+    )
+    return jwt.encode(grant.claims(), keys.private.read_bytes(), algorithm=GRANT_ALGORITHM)
+
+
+def compare(reference: Reference, requests: list[Request]) -> None:
     compared, ties = 0, 0
     for request in requests:
         assert len(request.output) == request.length
         if request.adapter is not None:
-            model.set_adapter(request.adapter)
-        logits = reference_logits(model, request)
+            reference.model.set_adapter(request.adapter)
+        logits = reference_logits(reference.model, request)
         for index, token in enumerate(request.output):
             best = logits[index].topk(2)
             if float(best.values[0] - best.values[1]) < TIE:
@@ -152,8 +235,8 @@ def make_adapters(base: Any, out: Path) -> Any:
 
     torch.manual_seed(0)  # PEFT draws A
     model: Any = None
-    for seed, (name, settings) in enumerate(ADAPTERS.items()):
-        config = LoraConfig(task_type="CAUSAL_LM", init_lora_weights=True, **settings)
+    for seed, (name, options) in enumerate(ADAPTERS.items()):
+        config = LoraConfig(task_type="CAUSAL_LM", init_lora_weights=True, **options)
         if model is None:
             model = get_peft_model(base, config, adapter_name=name)
         else:
