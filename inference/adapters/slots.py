@@ -33,8 +33,10 @@ class AdapterSlots:
 
     def order(self) -> dict[int, int]:
         """Slot → rank in the order in which rows are best laid out: that of the first layer's fullest site."""
-        orders = [site.order for site in self._sites[0].values()] if self._sites else []
-        return {slot: rank for rank, slot in enumerate(max(orders, key=len, default=()))}
+        fullest: tuple[int, ...] = ()
+        for site in self._sites[0].values() if self._sites else ():
+            fullest = max(fullest, site.order, key=len)
+        return {slot: rank for rank, slot in enumerate(fullest)}
 
     @property
     def num_bytes(self) -> int:

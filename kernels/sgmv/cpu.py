@@ -107,7 +107,8 @@ class CpuSite:
         rows = x[span[0] : span[1]] if isinstance(span, tuple) else x.index_select(0, span)
         a, b = pool.single(slot)
         shrunk = torch.mm(rows, a.t())
-        for own, part, expand in zip(shrunk.split(pool.rank, 1), y.split(self.slices, 1), b, strict=True):
+        owns = shrunk.split_with_sizes([pool.rank] * len(self.slices), 1)
+        for own, part, expand in zip(owns, y.split_with_sizes(self.slices, 1), b, strict=True):
             if expand is None:
                 continue
             if isinstance(span, tuple):

@@ -30,7 +30,10 @@ class Pool:
         self._order: list[int] = []
         self._where: dict[int, int] = {}
         self._present: dict[int, tuple[bool, ...]] = {}
-        self._forget()
+        self._asked: tuple[int, ...] | None = None
+        self._front: tuple[int, ...] = ()
+        self.a = self._a
+        self.b: list[Tensor | None] = []
 
     def __len__(self) -> int:
         return len(self._order)
@@ -77,7 +80,11 @@ class Pool:
         self._forget()
 
     def front(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Bring those of ``slots`` that are here to the front; returns them in the order of their positions."""
+        """Bring those of ``slots`` that are here to the front; returns them in the order of their positions.
+
+        ``self.a`` ``[groups, slices·rank, in]`` and ``self.b``, per slice ``[groups, rank, out]`` or ``None`` where
+        none of them has the slice, are views of their operands until the next change.
+        """
         if slots != self._asked:
             wanted = {slot for slot in slots if slot in self._where}
             count = len(wanted)
@@ -113,8 +120,6 @@ class Pool:
         self._a, self._b = moved(self._a), [moved(b) for b in self._b]
 
     def _forget(self) -> None:
-        """What :meth:`front` last answered, ``a`` ``[groups, slices·rank, in]`` and ``b`` included."""
-        self._asked: tuple[int, ...] | None = None
-        self._front: tuple[int, ...] = ()
-        self.a: Tensor = self._a[:0]
-        self.b: list[Tensor | None] = []
+        """What :meth:`front` last answered, and the views of it: they may show what has moved or is gone."""
+        self._asked, self._front = None, ()
+        self.a, self.b = self._a[:0], []
