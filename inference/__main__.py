@@ -74,6 +74,7 @@ def max_model_len(config: WorkerConfig, renderer: PromptRenderer) -> int:
 
 def core_command(config: WorkerConfig, max_len: int) -> list[str]:
     """How the core is started; the socket is added by the link."""
+    shares = config.shares(max_len)
     options = {
         "--model": config.model,
         "--adapter-store": config.adapter_store,
@@ -86,6 +87,9 @@ def core_command(config: WorkerConfig, max_len: int) -> list[str]:
         "--token-budget": config.token_budget,
         "--max-waiting": config.max_waiting,
         "--max-waiting-per-tenant": config.max_waiting_per_tenant,
+        "--reserved-blocks": shares.reserved,
+        "--cap-blocks": shares.cap,
+        "--idle-seconds": shares.idle_seconds,
     }
     return [
         sys.executable,

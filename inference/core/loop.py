@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.adapter_format import content_digest, store_path
+from inference.core.batch import Progress
+from inference.core.blocks import PUBLIC
+from inference.core.limits import Limits
 from inference.core.messages import (
     Abort,
     LoadAdapter,
@@ -26,7 +29,7 @@ from inference.core.messages import (
 )
 from inference.core.prefix_cache import PrefixCache
 from inference.core.residency import Residency
-from inference.core.scheduler import Limits, Progress, Scheduler
+from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.core.step import Row, Runner
 from inference.errors import AdapterInvalid, AdapterNotFound, InferenceError
@@ -76,7 +79,9 @@ class Loop:
             executor=self._reader,
             wake=lambda: self.inbox.put(None),
         )
-        cache = PrefixCache(runner.num_blocks, runner.block_size, base=base, kv_dtype=runner.kv_dtype)
+        cache = PrefixCache(
+            runner.num_blocks, runner.block_size, base=base, kv_dtype=runner.kv_dtype, rules=limits.shares
+        )
         self.scheduler = Scheduler(limits, cache, self._residency, eos_token_ids=runner.eos_token_ids)
         self._failed: list[Progress] = []
         self._steps = 0
@@ -181,9 +186,9 @@ class Loop:
     def _probe(self) -> None:
         """One real forward step in a block of its own; nothing to do while sequences are running."""
         pool = self.scheduler.cache.pool
-        if self.scheduler.running or not pool.available:
+        if self.scheduler.running or not pool.fits(PUBLIC, 1):
             return
-        block = pool.allocate()
+        (block,) = pool.allocate(PUBLIC)
         try:
             row = Row([0], 0, [block], params=SamplingParams(max_tokens=1, temperature=0.0), prompt=[0])
             (token,) = self._runner.run([row])

@@ -6,18 +6,18 @@ The key of a block is a chain of hashes::
     block = H(parent ‖ token ids)
 
 Two requests can share a block only if they start from the same root. The namespace comes from the signed grant, so a
-hit across tenants cannot be expressed.
+hit across tenants cannot be expressed. The owner of a block is the namespace it was computed for.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inference.core.blocks import BlockPool
+from inference.core.shares import ShareRules
 
 VERSION = b"loraplex-kv-1"
 
@@ -27,7 +27,6 @@ class _Entry:
     key: bytes
     parent: bytes
     tokens: bytes
-    namespace: str
 
 
 def packed(tokens: Sequence[int]) -> bytes:
@@ -43,12 +42,13 @@ class PrefixCache:
     :ivar queries: prompt tokens looked up so far; ``hits`` those found.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, base: str, kv_dtype: str) -> None:
-        self.pool = BlockPool(num_blocks, self._forget)
+    def __init__(
+        self, num_blocks: int, block_size: int, *, base: str, kv_dtype: str, rules: ShareRules | None = None
+    ) -> None:
+        self.pool = BlockPool(num_blocks, self._forget, rules)
         self.block_size = block_size
         self.queries = 0
         self.hits = 0
-        self.blocks_by_namespace: Counter[str] = Counter()
         self._base = base.encode()
         self._kv_dtype = kv_dtype.encode()
         self._by_key: dict[bytes, int] = {}
@@ -89,7 +89,7 @@ class PrefixCache:
         self.queries += looked_up
         self.hits += found
 
-    def insert(self, block: int, parent: bytes, tokens: Sequence[int], namespace: str) -> bytes:
+    def insert(self, block: int, parent: bytes, tokens: Sequence[int]) -> bytes:
         """The full ``block`` now holds the KV of ``tokens`` after ``parent``; returns its key.
 
         If another block already holds the same, that one stays the cached one and this one will be freed.
@@ -98,8 +98,7 @@ class PrefixCache:
         key = hashlib.sha256(parent + content).digest()
         if key not in self._by_key:
             self._by_key[key] = block
-            self._entries[block] = _Entry(key, parent, content, namespace)
-            self.blocks_by_namespace[namespace] += 1
+            self._entries[block] = _Entry(key, parent, content)
         return key
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -110,13 +109,9 @@ class PrefixCache:
     def check(self) -> None:
         """Raises ``AssertionError`` unless blocks, keys and accounts agree."""
         self.pool.check()
-        assert len(self._by_key) == len(self._entries) == sum(self.blocks_by_namespace.values())
+        assert len(self._by_key) == len(self._entries) >= self.pool.cached
         assert all(self._by_key[entry.key] == block for block, entry in self._entries.items())
-        assert min(self.blocks_by_namespace.values(), default=1) > 0
 
     def _forget(self, block: int) -> None:
         entry = self._entries.pop(block)
         del self._by_key[entry.key]
-        self.blocks_by_namespace[entry.namespace] -= 1
-        if not self.blocks_by_namespace[entry.namespace]:
-            del self.blocks_by_namespace[entry.namespace]

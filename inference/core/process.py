@@ -17,9 +17,10 @@ import sys
 import threading
 from pathlib import Path
 
+from inference.core.limits import Limits
 from inference.core.loop import Loop, Stop
 from inference.core.messages import MAX_FRAME_BYTES, Message, decode, encode
-from inference.core.scheduler import Limits
+from inference.core.shares import ShareRules
 from inference.core.step import Runner
 from inference.errors import InferenceError
 
@@ -101,6 +102,9 @@ def main() -> int:
     parser.add_argument("--token-budget", type=int, required=True)
     parser.add_argument("--max-waiting", type=int, required=True)
     parser.add_argument("--max-waiting-per-tenant", type=int, required=True)
+    parser.add_argument("--reserved-blocks", type=int, required=True)
+    parser.add_argument("--cap-blocks", type=int, required=True)
+    parser.add_argument("--idle-seconds", type=float, required=True)
     options = parser.parse_args()
     prepare()
     try:
@@ -121,6 +125,7 @@ def main() -> int:
             token_budget=options.token_budget,
             max_waiting=options.max_waiting,
             max_waiting_per_tenant=options.max_waiting_per_tenant,
+            shares=ShareRules(options.reserved_blocks, options.cap_blocks, options.idle_seconds),
         )
         serve(options.socket, runner, limits, base=fingerprint_of(options.model), store=options.adapter_store)
     except InferenceError as error:

@@ -11,49 +11,18 @@ import bisect
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
 from itertools import count
 
+from inference.core.backlog import Backlog
+from inference.core.batch import Batch, Progress
 from inference.core.fairness import Fairness
+from inference.core.limits import Limits
 from inference.core.prefix_cache import PrefixCache
 from inference.core.residency import Residency, Settled
 from inference.core.sequence import Sequence, State
-from inference.core.step import Row
 from inference.core.waiting import WaitingQueue
-from inference.errors import InferenceError, InvalidRequest, Overloaded
+from inference.errors import InvalidRequest
 from inference.protocol import FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one core takes on.
-
-    :param max_running: most sequences in one step.
-    :param token_budget: most tokens in one step, ≥ ``max_running``.
-    :param max_waiting: most queued requests altogether; ``max_waiting_per_tenant`` of one tenant.
-    """
-
-    max_model_len: int
-    max_running: int = 64
-    token_budget: int = 512
-    max_waiting: int = 1024
-    max_waiting_per_tenant: int = 256
-
-
-@dataclass(slots=True)
-class Batch:
-    rows: list[Row] = field(default_factory=list)
-    sequences: list[Sequence] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a request gained: a token, an end, or an error instead of one."""
-
-    sequence: Sequence
-    token: int | None = None
-    finish: FinishReason | None = None
-    error: InferenceError | None = None
 
 
 class Scheduler:
@@ -82,8 +51,7 @@ class Scheduler:
         self._eos = eos_token_ids
         self._clock = clock
         self._live: dict[str, Sequence] = {}
-        self._queued_of: dict[str, int] = {}
-        self._queued = 0
+        self._backlog = Backlog(limits)
         self._arrivals = count()
         self._block_size = cache.block_size
 
@@ -95,23 +63,23 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Requests that wait: in the queue, or for their adapter."""
-        return self._queued
+        return self._backlog.total
 
     def add(self, sequence: Sequence) -> None:
         """Queue a request.
 
         Raises :class:`InvalidRequest` if it can never run, :class:`Overloaded` if a queue is full.
         """
-        self._check_fits(sequence)
-        if self._queued >= self.limits.max_waiting:
-            raise Overloaded("The worker's queue is full")
-        if self._queued_of.get(sequence.tenant, 0) >= self.limits.max_waiting_per_tenant:
-            raise Overloaded("The tenant's queue at this worker is full")
+        if sequence.request_id in self._live:
+            raise InvalidRequest("A request with this id is running")
+        room = self.cache.pool.largest_request * self._block_size
+        self.limits.check_fits(len(sequence.prompt), sequence.params.max_tokens, room=room)
+        self._backlog.check_room(sequence.tenant)
         sequence.arrival = next(self._arrivals)
         sequence.root = self.cache.root(sequence.adapter, sequence.namespace)
         self._live[sequence.request_id] = sequence
         self.fairness.join(sequence.tenant)
-        self._count_queued(sequence, 1)
+        self._backlog.enter(sequence.tenant)
         self.waiting.push(sequence)
 
     def abort(self, request_id: str) -> Sequence | None:
@@ -135,11 +103,13 @@ class Scheduler:
     def schedule(self) -> Batch:
         """The next step's rows; empty when nothing can run now."""
         batch = Batch()
+        now = self._clock()
+        self.cache.pool.shares.tick(now)
         preemptions = self.preemptions
         budget = self.limits.token_budget - self._decode(batch)
         budget -= self._continue_prompts(batch, budget)
         if preemptions == self.preemptions:  # blocks just taken from one request are not for a newcomer
-            self._admit(batch, budget)
+            self._admit(batch, budget, now)
         return batch
 
     def postprocess(self, batch: Batch, sampled: Seq[int | None]) -> list[Progress]:
@@ -169,8 +139,7 @@ class Scheduler:
         assert not len(self.waiting), "idle with sequences waiting"
         assert self.cache.pool.in_use == 0, f"{self.cache.pool.in_use} blocks leaked"
         assert self.residency.pinned == 0, "a slot stayed pinned"
-        assert self._queued == 0, "the queue's count is off"
-        assert not self._queued_of, "a tenant's queue count is off"
+        self._backlog.check_empty()
         assert self.fairness.active == 0, "a tenant stayed active"
 
     # region one step
@@ -181,7 +150,7 @@ class Scheduler:
         while index < len(self.running):
             sequence = self.running[index]
             if sequence.pending == 1 and self._ensure_block(sequence):
-                self._append_row(batch, sequence, 1)
+                batch.append(sequence, 1)
             if sequence.state is State.RUNNING:
                 index += 1
         return len(batch.rows)
@@ -190,12 +159,13 @@ class Scheduler:
         """A block for the next position; false when the sequence itself had to give way."""
         if sequence.computed < len(sequence.blocks) * self._block_size:
             return True
-        while not self.cache.pool.available:
+        pool = self.cache.pool
+        while not pool.fits(sequence.namespace, 1):
             victim = self.running[-1]
             self._preempt(victim)
             if victim is sequence:
                 return False
-        sequence.blocks.append(self.cache.pool.allocate())
+        sequence.blocks += pool.allocate(sequence.namespace)
         return True
 
     def _continue_prompts(self, batch: Batch, budget: int) -> int:
@@ -204,11 +174,10 @@ class Scheduler:
             if used >= budget:
                 break
             if sequence.pending > 1:
-                used += self._append_row(batch, sequence, min(sequence.pending, budget - used))
+                used += batch.append(sequence, min(sequence.pending, budget - used))
         return used
 
-    def _admit(self, batch: Batch, budget: int) -> None:
-        now = self._clock()
+    def _admit(self, batch: Batch, budget: int, now: float) -> None:
         while budget > 0 and len(self.running) < self.limits.max_running:
             sequence = self.waiting.next(self.fairness)
             if sequence is None:
@@ -218,9 +187,9 @@ class Scheduler:
             if not self._take_blocks(sequence):
                 return
             self.waiting.remove(sequence, State.RUNNING)
-            self._count_queued(sequence, -1)
+            self._backlog.leave(sequence.tenant)
             bisect.insort(self.running, sequence, key=lambda running: running.order)
-            budget -= self._append_row(batch, sequence, min(sequence.pending, budget))
+            budget -= batch.append(sequence, min(sequence.pending, budget))
 
     def _pin(self, sequence: Sequence, now: float) -> bool:
         """A pin on the adapter's slot; without one the sequence is parked and others go ahead."""
@@ -244,11 +213,12 @@ class Scheduler:
         blocks, keys = self.cache.match(sequence.root, sequence.tokens)
         needed = -(-len(sequence.tokens) // self._block_size) - len(blocks)
         spare = pool.total // 100 if self.running else 0
-        if needed + spare > pool.available - sum(pool.is_idle(block) for block in blocks):
-            return False
         for block in blocks:
             pool.share(block)
-        sequence.blocks = [*blocks, *(pool.allocate() for _ in range(needed))]
+        if not pool.fits(sequence.namespace, needed + spare):
+            self.cache.release(blocks)
+            return False
+        sequence.blocks = blocks + pool.allocate(sequence.namespace, needed)
         sequence.keys = keys
         sequence.computed = len(blocks) * self._block_size
         if not sequence.admitted:
@@ -259,24 +229,6 @@ class Scheduler:
             self.fairness.charge_input(sequence.tenant, sequence.weight, sequence.charged)
         return True
 
-    def _append_row(self, batch: Batch, sequence: Sequence, length: int) -> int:
-        start, end = sequence.computed, sequence.computed + length
-        samples = end == len(sequence.tokens)
-        batch.sequences.append(sequence)
-        batch.rows.append(
-            Row(
-                sequence.tokens[start:end],
-                start,
-                sequence.blocks,
-                sequence.slot,
-                sequence.params if samples else None,
-                sequence.output,
-                sequence.prompt,
-                sequence.seed,
-            )
-        )
-        return length
-
     # endregion
 
     def _register_blocks(self, sequence: Sequence) -> None:
@@ -285,7 +237,7 @@ class Scheduler:
             index = len(keys)
             parent = keys[-1] if keys else sequence.root
             tokens = sequence.tokens[index * size : (index + 1) * size]
-            keys.append(self.cache.insert(sequence.blocks[index], parent, tokens, sequence.namespace))
+            keys.append(self.cache.insert(sequence.blocks[index], parent, tokens))
 
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
         params = sequence.params
@@ -299,7 +251,7 @@ class Scheduler:
         """Back to the queue without blocks. The pin stays: the adapter is needed again soon."""
         self.preemptions += 1
         self._drop_blocks(sequence)
-        self._count_queued(sequence, 1)
+        self._backlog.enter(sequence.tenant)
         self.waiting.push(sequence)
 
     def _drop_blocks(self, sequence: Sequence) -> None:
@@ -315,7 +267,7 @@ class Scheduler:
                 self.fairness.charge_input(sequence.tenant, sequence.weight, -min(unused, sequence.charged))
             self._drop_blocks(sequence)
         else:
-            self._count_queued(sequence, -1)
+            self._backlog.leave(sequence.tenant)
             if sequence.state is State.WAITING:
                 self.waiting.remove(sequence, State.FINISHED)
             elif sequence.adapter is not None:
@@ -325,24 +277,3 @@ class Scheduler:
             self.residency.release(sequence.adapter)
             sequence.pinned = False
         self.fairness.leave(sequence.tenant)
-
-    def _count_queued(self, sequence: Sequence, change: int) -> None:
-        self._queued += change
-        now = self._queued_of.get(sequence.tenant, 0) + change
-        if now:
-            self._queued_of[sequence.tenant] = now
-        else:
-            del self._queued_of[sequence.tenant]
-
-    def _check_fits(self, sequence: Sequence) -> None:
-        prompt, limit = len(sequence.prompt), self.limits.max_model_len
-        if not prompt:
-            raise InvalidRequest("The prompt is empty", "prompt")
-        if sequence.request_id in self._live:
-            raise InvalidRequest("A request with this id is running", None)
-        total = prompt + sequence.params.max_tokens
-        if total > limit:
-            raise InvalidRequest(f"{prompt} prompt tokens and max_tokens {sequence.params.max_tokens} exceed {limit}")
-        # The last token generated is never computed, so it needs no position.
-        if -(-(total - 1) // self._block_size) > self.cache.pool.total:
-            raise InvalidRequest(f"The request needs more KV cache than the worker has ({total} tokens)", "max_tokens")

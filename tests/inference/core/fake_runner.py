@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from inference.core.limits import Limits
 from inference.core.process import prepare, serve
-from inference.core.scheduler import Limits
 from inference.core.step import BASE_SLOT, Row
 from inference.errors import AdapterInvalid
 

@@ -1,0 +1,47 @@
+"""One step's rows, and what they brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inference.core.sequence import Sequence
+from inference.core.step import Row
+from inference.errors import InferenceError
+from inference.protocol import FinishReason
+
+
+@dataclass(slots=True)
+class Batch:
+    """Row ``i`` belongs to sequence ``i``."""
+
+    rows: list[Row] = field(default_factory=list)
+    sequences: list[Sequence] = field(default_factory=list)
+
+    def append(self, sequence: Sequence, length: int) -> int:
+        """The sequence's next ``length`` tokens, sampled from if they are its last; returns ``length``."""
+        start, end = sequence.computed, sequence.computed + length
+        samples = end == len(sequence.tokens)
+        self.sequences.append(sequence)
+        self.rows.append(
+            Row(
+                sequence.tokens[start:end],
+                start,
+                sequence.blocks,
+                sequence.slot,
+                sequence.params if samples else None,
+                sequence.output,
+                sequence.prompt,
+                sequence.seed,
+            )
+        )
+        return length
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a request gained: a token, an end, or an error instead of one."""
+
+    sequence: Sequence
+    token: int | None = None
+    finish: FinishReason | None = None
+    error: InferenceError | None = None
