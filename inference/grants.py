@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -22,6 +23,7 @@ from inference.protocol import GENERATE_AUDIENCE, GRANT_ALGORITHM, GRANT_ISSUER,
 MAX_LIFETIME_SECONDS = 3600
 """A grant that lives longer is refused: seen ids are remembered that long, so this bounds the memory of them."""
 MAX_TOKEN_BYTES = 4096
+MAX_INTEGER = 2**31 - 1
 OPERATOR_SUBJECT = "operator"
 
 
@@ -62,8 +64,13 @@ class GrantVerifier:
             raise GrantRefused("The grant lacks a claim or holds one of the wrong type") from error
         if grant.expires_at > self._clock() + MAX_LIFETIME_SECONDS:
             raise GrantRefused("The grant lives longer than a worker accepts")
-        if grant.weight < 1 or grant.max_output < 1 or grant.max_input < 1:
+        positive = (grant.weight, grant.max_output, grant.max_input)
+        if not all(1 <= number <= MAX_INTEGER for number in positive) or abs(grant.priority) > MAX_INTEGER:
             raise GrantRefused("The grant holds a number out of range")
+        if not _is_uuid(grant.request_id):
+            raise GrantRefused("The grant's request id is not a UUID")
+        if not all(text.isprintable() for text in (grant.tenant, grant.namespace, grant.adapter or "")):
+            raise GrantRefused("The grant holds text that is not printable")
         if grant.base != self._base:
             raise GrantRefused("The grant is for another base model")
         return grant
@@ -103,6 +110,13 @@ class GrantVerifier:
             raise GrantRefused("The token has expired") from error
         except jwt.PyJWTError as error:
             raise GrantRefused("The token is not valid") from error
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def check_agreement(

@@ -123,8 +123,8 @@ def _logit_bias(name: str, value: Any) -> dict[int, float]:
         raise invalid(name, f"{name} must be an object of at most 1024 tokens")
     bias = {}
     for token, amount in value.items():
-        if not token.isascii() or not token.isdigit():
-            raise invalid(name, f"{name}: {token!r} is not a token id")
+        if not (token.isascii() and token.isdigit() and len(token) < 10):
+            raise invalid(name, f"{name}: {token[:32]!r} is not a token id")
         bias[int(token)] = _number(-100, 100)(name, amount)
     return bias
 

@@ -136,12 +136,9 @@ class CoreLink:
 
     def submit(self, message: Submit) -> TokenInbox:
         """Queue a request; raises :class:`EngineDead`. End it with :meth:`abort`, unless the core has."""
+        # Registered only once it is on its way: a message that cannot be written must not count as running.
+        self._send(message)
         inbox = self._inboxes[message.request_id] = TokenInbox()
-        try:
-            self._send(message)
-        except EngineDead:
-            del self._inboxes[message.request_id]
-            raise
         return inbox
 
     def abort(self, request_id: str) -> None:

@@ -303,6 +303,7 @@ async def test_health_and_metrics(shared: WorkerProcess, session: aiohttp.Client
         ({"prompt": "\ud800"}, None),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"stop_token_ids": [49152]}, "stop_token_ids"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
@@ -392,6 +393,11 @@ def bad_tokens(signer: Signer) -> dict[str, str | None]:
         "number as text": signer.sign({**claims, "max_out": "5"}),
         "boolean number": signer.sign({**claims, "max_in": True}),
         "weightless": signer.token(weight=0),
+        "weight of 70 bits": signer.token(weight=1 << 70),
+        "priority of 70 bits": signer.token(priority=-(1 << 70)),
+        "surrogate in the id": signer.token(request_id="\ud800"),
+        "id that is no UUID": signer.token(request_id="1"),
+        "surrogate in the namespace": signer.token(namespace="\ud800"),
         "too long": signer.token(tenant="x" * 5000),
     }
 
