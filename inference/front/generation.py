@@ -24,6 +24,7 @@ class Generation:
     ) -> None:
         self._link = link
         self._request_id = submit.request_id
+        self._tenant = submit.tenant
         self._prompt_tokens = len(submit.prompt)
         self._detokenizer = Detokenizer(renderer)
         self._stop_text = StopText(stops) if stops else None
@@ -83,4 +84,6 @@ class Generation:
     def _observe(self, first: bool, tokens: int) -> None:
         now = time.monotonic()
         self._metrics.tokens(now - self._last, tokens, self._prompt_tokens if first else None)
+        prompt = (self._prompt_tokens, self._inbox.cached_tokens) if first else (0, 0)
+        self._metrics.tenants.count(self._tenant, *prompt, tokens)
         self._last = now

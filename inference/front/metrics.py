@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from inference.front.core_link import CoreLink
+from inference.front.tenant_metrics import TenantMetrics
 
 FIRST_TOKEN_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -60,12 +61,17 @@ class _CoreState(Collector):
 
 
 class FrontMetrics:
-    """Counts what passes through the front."""
+    """Counts what passes through the front.
+
+    :ivar tenants: the same by tenant.
+    """
 
     def __init__(self, link: CoreLink, model: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._registry.register(_CoreState(link, model))
+        self.tenants = TenantMetrics()
+        self._registry.register(self.tenants)
 
         def counter(name: str, text: str) -> Counter:
             return Counter(name, text, ["model_name"], registry=self._registry).labels(model)
