@@ -4,126 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import random
-from concurrent.futures import Executor, Future
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inference.core.batch import Progress
-from inference.core.limits import Limits
-from inference.core.prefix_cache import PrefixCache
-from inference.core.residency import Residency
-from inference.core.scheduler import Scheduler
-from inference.core.sequence import Sequence
+from inference.core.shares import ShareRules
 from inference.errors import AdapterInvalid, AdapterNotFound, InvalidRequest, Overloaded
-from inference.protocol import SamplingParams
+from tests.inference.core.engine import Engine
 from tests.inference.core.fake_runner import FakeRunner
-
-
-class LateExecutor(Executor):
-    """Work ends only when the test says so, in the order it likes."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Future[Any], Any, tuple[Any, ...]]] = []
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.jobs.append((future, fn, args))
-        return future
-
-    def finish(self, index: int = 0) -> None:
-        future, fn, args = self.jobs.pop(index)
-        try:
-            future.set_result(fn(*args))
-        except Exception as error:
-            future.set_exception(error)
-
-
-class Engine:
-    """Scheduler, fake runner and a clock, stepped by hand."""
-
-    def __init__(
-        self, runner: FakeRunner | None = None, *, broken: frozenset[str] = frozenset(), **limits: Any
-    ) -> None:
-        self.runner = runner or FakeRunner()
-        self.executor = LateExecutor()
-        self.now = 0.0
-
-        def read(digest: str) -> object:
-            if digest in broken:
-                raise AdapterInvalid("broken", "file")
-            return self.runner.read_adapter(Path("/nowhere") / digest)
-
-        self.residency = Residency(
-            self.runner.num_slots,
-            read=read,
-            load=self.runner.load_adapter,
-            clear=self.runner.clear_slot,
-            executor=self.executor,
-            wake=lambda: None,
-        )
-        cache = PrefixCache(self.runner.num_blocks, self.runner.block_size, base="base", kv_dtype="fake")
-        limits = {"max_model_len": self.runner.max_model_len, "max_running": 8, "token_budget": 24, **limits}
-        self.scheduler = Scheduler(
-            Limits(**limits),
-            cache,
-            self.residency,
-            eos_token_ids=self.runner.eos_token_ids,
-            clock=lambda: self.now,
-        )
-        self.done: dict[str, Progress] = {}
-        self.outputs: dict[str, list[int]] = {}
-
-    def add(self, name: str, prompt: list[int], max_tokens: int = 8, **values: Any) -> Sequence:
-        defaults = {"tenant": "a", "namespace": values.get("tenant", "a"), "adapter": None}
-        sequence = Sequence(name, prompt, SamplingParams(max_tokens=max_tokens), 1, **{**defaults, **values})
-        self.scheduler.add(sequence)
-        return sequence
-
-    def step(self) -> int:
-        self.now += 0.01
-        progress = [p for settled in self.residency.poll(self.now) for p in self.scheduler.settle(settled)]
-        batch = self.scheduler.schedule()
-        assert sum(len(row.tokens) for row in batch.rows) <= self.scheduler.limits.token_budget
-        sampled = self.runner.run(batch.rows) if batch.rows else []
-        progress += self.scheduler.postprocess(batch, sampled)
-        for gained in progress:
-            name = gained.sequence.request_id
-            if gained.token is not None:
-                self.outputs.setdefault(name, []).append(gained.token)
-            if gained.finish or gained.error:
-                assert name not in self.done
-                self.done[name] = gained
-        return len(batch.rows)
-
-    def drain(self, limit: int = 10_000) -> None:
-        for _ in range(limit):
-            if not self.scheduler.live:
-                break
-            while self.executor.jobs:
-                self.executor.finish()
-            self.step()
-        assert not self.scheduler.live, "requests are stuck"
-        while self.executor.jobs:
-            self.executor.finish()
-        self.residency.poll(self.now)
-        self.scheduler.check_idle()
-
-    def expected(self, prompt: list[int], adapter: str | None, max_tokens: int) -> list[int]:
-        tokens = list(prompt)
-        for _ in range(max_tokens):
-            tokens.append(self.runner.next_token(tokens, adapter or ""))
-            if tokens[-1] in self.runner.eos_token_ids:
-                break
-        return tokens[len(prompt) :]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_traffic_is_exact_and_leaks_nothing(seed: int) -> None:
     rng = random.Random(seed)
     runner = FakeRunner(num_blocks=rng.choice([16, 24, 64]), num_slots=rng.choice([1, 2, 4]))
-    engine = Engine(runner, broken=frozenset({"bad"}), token_budget=rng.choice([8, 12, 40]), max_waiting=40)
+    # The longest request needs 15 blocks: 29 + 8 prompt tokens and 23 generated ones, less the last.
+    rules = ShareRules(
+        rng.choice([0, runner.num_blocks - 15]), rng.choice([None, 6]), idle_seconds=rng.choice([1.0, 600.0])
+    )
+    engine = Engine(
+        runner, broken=frozenset({"bad"}), token_budget=rng.choice([8, 12, 40]), max_waiting=40, shares=rules
+    )
     prefixes = [[rng.randrange(1, 50) for _ in range(rng.randrange(1, 30))] for _ in range(4)]
     asked: dict[str, tuple[list[int], str | None, int]] = {}
     aborted: set[str] = set()
