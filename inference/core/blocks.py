@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from inference.core.shares import ShareRules, Shares
 
-PUBLIC = ""
+NOBODY = ""
 """Owner of what belongs to no tenant; a grant's namespace is never empty."""
 
 

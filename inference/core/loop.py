@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inference.adapter_format import content_digest, store_path
 from inference.core.batch import Progress
-from inference.core.blocks import PUBLIC
+from inference.core.blocks import NOBODY
 from inference.core.limits import Limits
 from inference.core.messages import (
     Abort,
@@ -186,9 +186,9 @@ class Loop:
     def _probe(self) -> None:
         """One real forward step in a block of its own; nothing to do while sequences are running."""
         pool = self.scheduler.cache.pool
-        if self.scheduler.running or not pool.fits(PUBLIC, 1):
+        if self.scheduler.running or not pool.fits(NOBODY, 1):
             return
-        (block,) = pool.allocate(PUBLIC)
+        (block,) = pool.allocate(NOBODY)
         try:
             row = Row([0], 0, [block], params=SamplingParams(max_tokens=1, temperature=0.0), prompt=[0])
             (token,) = self._runner.run([row])
