@@ -21,6 +21,9 @@ from inference.protocol import Delta, Usage
 
 CONNECT_SECONDS = 5.0
 CONTROL_SECONDS = 120.0
+SILENCE_SECONDS = 120.0
+"""A stream in which nothing comes for so long is given up: a host that vanished sends no goodbye, and its request would
+hold its tenant's lease for ever. The longest wait in a worker's queue counts too."""
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 _DONE = b"[DONE]"
 
@@ -48,7 +51,7 @@ class WorkerClient:
         content = orjson.dumps(
             {**body, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         )
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         try:
             response = await self._session.post(
                 f"{self.base_url}/v1/completions", data=content, headers=_headers(grant_token), timeout=timeout
@@ -75,16 +78,17 @@ class WorkerClient:
 
     async def health(self) -> dict[str, Any]:
         """What ``/health`` says; raises :class:`WorkerUnavailable` or :class:`Overloaded` when it is not healthy."""
-        data: dict[str, Any] = orjson.loads(await self._call("GET", "/health", None, None))
-        return data
+        return await self._object("/health", None)
 
     async def metrics_text(self) -> str:
         """The metrics in Prometheus' text format."""
-        return (await self._call("GET", "/metrics", None, None)).decode()
+        return (await self._call("GET", "/metrics", None, None)).decode(errors="replace")
 
     async def models(self, operator_token: str) -> list[dict[str, Any]]:
-        data: list[dict[str, Any]] = orjson.loads(await self._call("GET", "/v1/models", None, operator_token))["data"]
-        return data
+        models = (await self._object("/v1/models", operator_token)).get("data")
+        if not isinstance(models, list):
+            raise WorkerUnavailable("/v1/models did not answer with a list: is this a worker?")
+        return models
 
     async def load_adapter(self, digest: str, path: str, operator_token: str) -> None:
         """Make an adapter resident. One that already is raises :class:`InvalidRequest`."""
@@ -94,6 +98,16 @@ class WorkerClient:
     async def unload_adapter(self, digest: str, operator_token: str) -> None:
         """Take an adapter out. One that is not loaded raises :class:`AdapterNotFound`."""
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": digest}, operator_token)
+
+    async def _object(self, path: str, token: str | None) -> dict[str, Any]:
+        """A JSON object; anything else that answers at this address is not a worker."""
+        try:
+            data = orjson.loads(await self._call("GET", path, None, token))
+        except orjson.JSONDecodeError as error:
+            raise WorkerUnavailable(f"{path} did not answer with JSON: is this a worker?") from error
+        if not isinstance(data, dict):
+            raise WorkerUnavailable(f"{path} did not answer with a JSON object: is this a worker?")
+        return data
 
     async def _call(self, method: str, path: str, body: Any, token: str | None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=CONTROL_SECONDS, sock_connect=CONNECT_SECONDS)

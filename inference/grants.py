@@ -30,7 +30,7 @@ OPERATOR_SUBJECT = "operator"
 class GrantVerifier:
     """Checks signed tokens and remembers the request ids it has seen.
 
-    :param base: fingerprint of the loaded base model.
+    :ivar base: fingerprint of the loaded base model.
 
     A restarted worker has forgotten the ids; a grant lives for about a minute, so a replay across a restart needs a
     stolen token within that minute. It would be billed to nobody and still could not leave its tenant's namespace.
@@ -38,7 +38,7 @@ class GrantVerifier:
 
     def __init__(self, key: Ed25519PublicKey, *, base: str, clock: Callable[[], float] = time.time) -> None:
         self._key = key
-        self._base = base
+        self.base = base
         self._clock = clock
         self._seen: set[str] = set()
         self._expiries: list[tuple[int, str]] = []
@@ -71,13 +71,18 @@ class GrantVerifier:
             raise GrantRefused("The grant's request id is not a UUID")
         if not all(text.isprintable() for text in (grant.tenant, grant.namespace, grant.adapter or "")):
             raise GrantRefused("The grant holds text that is not printable")
-        if grant.base != self._base:
+        if grant.base != self.base:
             raise GrantRefused("The grant is for another base model")
         return grant
 
     def use(self, grant: Grant) -> None:
-        """Use the grant up; raises :class:`GrantRefused` if its request id has been used before."""
+        """Use the grant up; raises :class:`GrantRefused` if its request id has been used before.
+
+        Expiry is looked at again: a body may arrive long after its header, and an id that has expired is forgotten.
+        """
         now = self._clock()
+        if grant.expires_at <= now:
+            raise GrantRefused("The token has expired")
         while self._expiries and self._expiries[0][0] < now:
             self._seen.discard(heapq.heappop(self._expiries)[1])
         if grant.request_id in self._seen:

@@ -109,7 +109,8 @@ async def checkpoint(pool: Pool, emitted: Mapping[UUID, int]) -> set[UUID]:
     return {row[0] for row in rows}
 
 
-# SKIP LOCKED: a row that somebody is settling is none of the reaper's business.
+# A request of which no token is known costs nothing, as a failure before the first token does: it may never have
+# reached a worker. SKIP LOCKED: a row that somebody is settling is none of the reaper's business.
 REAP: LiteralString = """
 WITH expired AS (
     SELECT id FROM tenants_inferencerequest
@@ -123,8 +124,8 @@ WITH expired AS (
     INSERT INTO tenants_ledgerentry
         (request_id, tenant_id, key_id, base_model_id, adapter_version_id, prompt_tokens, cached_tokens,
          completion_tokens, outcome, finish_reason, created_at)
-    SELECT id, tenant_id, key_id, base_model_id, adapter_version_id, prompt_tokens, 0, emitted_tokens, 'abandoned', '',
-           settled_at
+    SELECT id, tenant_id, key_id, base_model_id, adapter_version_id,
+           CASE WHEN emitted_tokens > 0 THEN prompt_tokens ELSE 0 END, 0, emitted_tokens, 'abandoned', '', settled_at
       FROM settled
 )
 SELECT count(*) FROM settled

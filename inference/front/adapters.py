@@ -79,8 +79,11 @@ async def unload(request: Request) -> Response:
         raise invalid("lora_name", "lora_name is missing", "missing_parameter")
     name = values["lora_name"]
     digest = service.names.get(name, name)
-    await service.link.unload_adapter(digest)
-    service.names = {other: target for other, target in service.names.items() if target != digest}
+    try:
+        await service.link.unload_adapter(digest)
+    finally:
+        # Also when it was evicted before: the name must be free for another adapter.
+        service.names = {other: target for other, target in service.names.items() if target != digest}
     return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 

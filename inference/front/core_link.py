@@ -207,6 +207,8 @@ class CoreLink:
                 if isinstance(message, Step):
                     self._on_step(message)
                 elif isinstance(message, Reply) and (future := self._calls.get(message.call)) is not None:
+                    if future.done():
+                        continue  # its caller was cancelled a moment ago
                     if message.error is None:
                         future.set_result(None)
                     else:

@@ -61,7 +61,14 @@ async def health(request: Request) -> Response:
         raise ApiError(503, found[1], found[0], retry_after=1)
     stats = service.link.stats
     return Response(
-        orjson.dumps({"status": "ok", "running": stats.running, "waiting": stats.waiting}),
+        orjson.dumps(
+            {
+                "status": "ok",
+                "fingerprint": service.verifier.base,
+                "running": stats.running,
+                "waiting": stats.waiting,
+            }
+        ),
         media_type="application/json",
     )
 

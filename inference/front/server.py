@@ -52,7 +52,8 @@ async def serve(service: Service, listener: socket.socket, *, drain_seconds: flo
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    ready()
+    if server.started:
+        ready()
     asked, died = asyncio.create_task(stop.wait()), asyncio.create_task(service.link.dead.wait())
     await asyncio.wait({asked, died, running}, return_when=asyncio.FIRST_COMPLETED)
     if asked.done() and not died.done():

@@ -20,6 +20,8 @@ from inference.grants import GrantVerifier, check_agreement
 from inference.prompt import PromptRenderer
 from inference.protocol import Grant
 
+BODY_SECONDS = 60.0
+
 LONG_TEXT_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread: the event loop serves the other streams meanwhile."""
 
@@ -49,11 +51,14 @@ class Service:
         """The body, refused once it exceeds the limit."""
         parts, size = [], 0
         try:
-            async for part in request.stream():
-                size += len(part)
-                if size > self.max_body_bytes:
-                    raise ApiError(413, f"The body exceeds {self.max_body_bytes} bytes", "body_too_large")
-                parts.append(part)
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > self.max_body_bytes:
+                        raise ApiError(413, f"The body exceeds {self.max_body_bytes} bytes", "body_too_large")
+                    parts.append(part)
+        except TimeoutError as error:
+            raise ApiError(408, f"The body did not arrive within {BODY_SECONDS:g} s", "request_timeout") from error
         except ClientDisconnect as error:
             raise ApiError(400, "The client went away", "client_disconnected") from error
         return b"".join(parts)

@@ -68,6 +68,10 @@ class Replica:
             self._set_problem(f"did not answer within {PROBE_DEADLINE:g} s")
         except InferenceError as error:
             self._set_problem(str(error) or type(error).__name__)
+        except Exception as error:
+            # Whatever answers at a registered address, it must not stop the polling of the others.
+            logger.exception("worker %s: its answer cannot be read", self.name)
+            self._set_problem(type(error).__name__)
 
     async def _check(self) -> None:
         served = await self.dialect.check()

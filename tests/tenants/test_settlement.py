@@ -135,6 +135,13 @@ async def test_reap_settles_at_the_last_mark(start: Any, db_pool: Pool) -> None:
     assert entry.outcome == "abandoned"
 
 
+async def test_a_lost_request_of_which_no_token_is_known_costs_nothing(start: Any, db_pool: Pool) -> None:
+    request_id = await start(LONG_AGO)
+    assert await reap(db_pool) == 1
+    [entry] = await ledger()
+    assert (entry.request_id, entry.prompt_tokens, entry.completion_tokens) == (request_id, 0, 0)
+
+
 async def test_settle_and_reap_race(start: Any, db_pool: Pool) -> None:
     ids = [await start(LONG_AGO) for _ in range(60)]
     settled, reaped_a, again, reaped_b = await asyncio.gather(

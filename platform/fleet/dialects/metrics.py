@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 
 from fleet.dialects.base import Probe
@@ -23,6 +24,8 @@ def read_probe(text: str) -> Probe:
         try:
             value = float(match["value"])
         except ValueError:
+            continue
+        if not math.isfinite(value):
             continue
         if name == "vllm:lora_requests_info":
             if value > newest:

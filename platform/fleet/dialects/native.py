@@ -9,6 +9,7 @@ import aiohttp
 from fleet.dialects.base import Capabilities, Dialect, Job, Probe
 from fleet.dialects.metrics import read_probe
 from inference.client import WorkerClient
+from inference.errors import WorkerUnavailable
 from inference.protocol import Delta
 
 
@@ -25,7 +26,9 @@ class NativeDialect(Dialect):
     async def check(self) -> str | None:
         health = await self._client.health()
         fingerprint = health.get("fingerprint")
-        return fingerprint if isinstance(fingerprint, str) else None
+        if not isinstance(fingerprint, str):
+            raise WorkerUnavailable("/health names no fingerprint: is this a loraplex worker?")
+        return fingerprint
 
     async def probe(self) -> Probe:
         return read_probe(await self._client.metrics_text())

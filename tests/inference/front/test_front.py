@@ -571,3 +571,8 @@ async def test_a_drain_has_a_deadline(own: WorkerProcess, session: aiohttp.Clien
 
 
 # endregion
+
+
+async def test_health_names_the_fingerprint(shared: WorkerProcess, session: aiohttp.ClientSession) -> None:
+    health = await WorkerClient(shared.url, session).health()
+    assert health["fingerprint"] == shared.signer.base
