@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 1.0
+CHECKPOINT_DEADLINE = 5.0
+"""A database that hangs counts as one that is gone: leases run out either way."""
+
 MOST_RUNNING = 4096
 """Requests in flight in one process; more are refused with 503 instead of queueing without bound."""
 
@@ -47,6 +50,7 @@ class Services:
         self.draining = False
         self._background: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[None]] = []
+        self._renewed = time.monotonic()  # when leases were last renewed
 
     @classmethod
     async def start(cls) -> Services:
@@ -115,20 +119,20 @@ class Services:
 
     async def _checkpoints(self) -> None:
         """Each second: leases renewed, counts made durable, and whatever is no longer allowed stopped."""
-        renewed = time.monotonic()
         while True:
             await asyncio.sleep(CHECKPOINT_SECONDS)
             emitted: dict[UUID, int] = {run.request_id: run.emitted for run in self.running.values() if run.admitted}
             try:
-                stopped = await checkpoint(self.pool, emitted)
-            except (psycopg.Error, PoolTimeout) as error:
-                logger.warning("leases cannot be renewed: %s", error)
-                if time.monotonic() - renewed > LEASE.total_seconds() / 2:
+                async with asyncio.timeout(CHECKPOINT_DEADLINE):
+                    stopped = await checkpoint(self.pool, emitted)
+            except (psycopg.Error, PoolTimeout, TimeoutError) as error:
+                logger.warning("leases cannot be renewed: %s", error or type(error).__name__)
+                if time.monotonic() - self._renewed > LEASE.total_seconds() / 2:
                     # Beyond the lease others may take these requests' places and the reaper settles them: what they
                     # generate from then on would be free.
                     await self.stop_all(ApiError(503, "overloaded", "The service lost its database."), within=1.0)
                 continue
-            renewed = time.monotonic()
+            self._renewed = time.monotonic()
             for request_id in stopped:
                 run = self.running.get(request_id)
                 # A run that ended while the statement ran is settled, not revoked.
