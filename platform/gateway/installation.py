@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 from django.conf import settings
 from django.core.management import call_command
+from redis.exceptions import RedisError
 
 from gateway.embedded.postgres import Postgres
 from gateway.embedded.valkey import Valkey
@@ -177,14 +178,21 @@ def celery() -> Child:
 
 
 def celery_answers(timeout: float = 1.0) -> list[str]:
-    """Names of the Celery workers that answer a ping; none when the broker is down."""
-    from kombu.exceptions import OperationalError
+    """Names of the Celery workers that answer a ping; none when the broker is down.
+
+    On a connection of its own: one kept in the application's pools would be stale after the broker's restart.
+    """
+    from kombu.exceptions import KombuError
+    from kombu.pidbox import Mailbox
 
     from gateway.celery import app
 
     try:
-        replies: list[dict[str, Any]] = app.control.ping(timeout=timeout)
-    except (OSError, OperationalError):
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=timeout)
+            mailbox = Mailbox(app.conf.control_exchange, type="fanout", accept=["json"])(connection)
+            replies: list[dict[str, Any]] = mailbox.multi_call("ping", timeout=timeout) or []
+    except (OSError, KombuError, RedisError):
         return []
     return sorted(name for reply in replies for name in reply)
 

@@ -52,7 +52,8 @@ class Service(Protocol):
 class Child:
     """One of our own processes.
 
-    :param ready: asked again and again until true; the process may die or ``timeout`` seconds pass meanwhile.
+    :param ready: asked again and again until true; the process may die or ``timeout`` seconds pass meanwhile. What it
+        raises counts as not ready.
     :param patience: seconds between SIGTERM and SIGKILL.
     """
 
@@ -65,20 +66,40 @@ class Child:
     patience: float = 10.0
     process: subprocess.Popen[bytes] | None = None
     _log_start: int = 0
+    _deadline: float = 0.0
 
     def start(self) -> None:
+        self.launch()
+        while not self.arrived():
+            time.sleep(_POLL_SECONDS)
+
+    def launch(self) -> None:
+        """Start and return at once; from then on ask :meth:`arrived`. Raises ``OSError`` when it cannot be spawned."""
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self.process = spawn(self.command, self.log, env=self.env)
-        deadline = time.monotonic() + self.timeout
-        while not self.ready(self):
-            status = self.process.poll()
-            if status is not None or time.monotonic() > deadline:
-                what = f"was not ready within {self.timeout:.0f} s"
-                if status is not None:
-                    what = f"stopped with exit status {status} before it was ready"
-                self.stop()
-                raise ServerFailed(f"The {self.name} {what}; {self.log} ends:\n{last_lines(self.log)}")
-            time.sleep(_POLL_SECONDS)
+        self._deadline = time.monotonic() + self.timeout
+
+    def arrived(self) -> bool:
+        """Whether it is ready by now. Raises ``ServerFailed``, the process stopped, when it died or is overdue."""
+        if self.process is None:
+            raise ServerFailed(f"The {self.name} was not started.")
+        status = self.process.poll()
+        if status is None and self._is_ready():
+            return True
+        if status is None and time.monotonic() <= self._deadline:
+            return False
+        what = f"was not ready within {self.timeout:.0f} s"
+        if status is not None:
+            what = f"stopped with exit status {status} before it was ready"
+        self.stop()
+        raise ServerFailed(f"The {self.name} {what}; {self.log} ends:\n{last_lines(self.log)}")
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.ready(self)
+        except Exception as error:
+            logger.debug("asking whether the %s is ready: %r", self.name, error)
+            return False
 
     def stop(self) -> None:
         if self.process is not None:
@@ -100,6 +121,8 @@ class _Watched:
     started: float
     delay: float = FIRST_DELAY
     due: float | None = None
+    arriving: bool = False
+    """Launched again, not ready yet: the others are watched meanwhile."""
 
 
 @dataclass
@@ -134,14 +157,27 @@ class Supervisor:
         self.say(f"  {name} is ready ({time.monotonic() - begun:.1f} s)")
 
     def watch(self) -> None:
-        """Until :class:`StopRequested`: start again what crashed, later each time."""
+        """Until :class:`StopRequested`: start again what crashed, later each time.
+
+        Nothing that goes wrong with one service ends this or keeps another down; only the embedded servers, which
+        everything else needs, are waited for.
+        """
         while True:
             for watched in self._watched:
-                self._look_at(watched)
+                try:
+                    self._look_at(watched)
+                except ServerFailed as error:
+                    watched.arriving = False
+                    logger.error("%s", error)
+                except Exception:
+                    logger.exception("%s could not be started again", watched.name)
             time.sleep(_POLL_SECONDS)
 
     def _look_at(self, watched: _Watched) -> None:
         now = time.monotonic()
+        if watched.arriving:
+            self._await(watched)
+            return
         process = watched.service.process
         if watched.due is None and (process is None or process.poll() is not None):
             if now - watched.started > STEADY_SECONDS:
@@ -151,17 +187,22 @@ class Supervisor:
                 f"{watched.name} stopped (exit status {status}); again in {watched.delay:.0f} s. "
                 f"See {watched.service.log}"
             )
-            watched.service.stop()  # what its leader left of its group
             watched.due = now + watched.delay
             watched.delay = min(watched.delay * 2, LONGEST_DELAY)
+            watched.service.stop()  # what its leader left of its group
         elif watched.due is not None and now >= watched.due:
             watched.due, watched.started = None, now
-            try:
-                watched.service.start()
-            except ServerFailed as error:
-                logger.error("%s", error)
+            if isinstance(watched.service, Child):
+                watched.service.launch()
+                watched.arriving = True
             else:
+                watched.service.start()
                 self.say(f"{watched.name} is ready again")
+
+    def _await(self, watched: _Watched) -> None:
+        if isinstance(watched.service, Child) and watched.service.arrived():
+            watched.arriving = False
+            self.say(f"{watched.name} is ready again")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._stopping:
