@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from inference.errors import AdapterInvalid
 from inference.safetensors_header import shown
@@ -19,6 +19,9 @@ from inference.safetensors_header import shown
 V = TypeVar("V")
 
 _LARGEST = 1e6
+MAX_ENTRIES = 1024
+"""Of any list or map of modules or layers: the check's time, which every stream of a worker waits for, is bounded."""
+MAX_NAME_LENGTH = 256
 
 
 def _brief(value: object) -> str:
@@ -103,6 +106,43 @@ _LAYER = re.compile(r"\.layers\.(\d+)\.", re.ASCII)
 _PATTERN_KEY = re.compile(r"(?:[A-Za-z0-9_.-]|\\\.)+", re.ASCII)
 
 
+def suffixes(module: str) -> list[str]:
+    """What follows each of its dots: ``a.b.c`` → ``b.c``, ``c``."""
+    parts = module.split(".")
+    return [".".join(parts[start:]) for start in range(1, len(parts))]
+
+
+class Pattern(Generic[V]):
+    """``rank_pattern`` or ``alpha_pattern``: the first key that fits a module decides.
+
+    A key fits as PEFT's ``re.match(rf"(.*\\.)?({key})$", module)`` has it for plain keys, where ``.`` stands for any
+    character and ``\\.`` for a dot. Keys are read once, to the bytes wanted and a mask without the wildcards.
+    """
+
+    __slots__ = ("_by_length",)
+
+    def __init__(self, values: Mapping[str, V]) -> None:
+        self._by_length: dict[int, list[tuple[int, int, int, V]]] = {}
+        for order, (key, value) in enumerate(values.items()):
+            characters = re.findall(r"\\\.|.", key)
+            wanted = int.from_bytes("".join(c[-1] for c in characters).encode("ascii"), "big")
+            mask = int.from_bytes(bytes(0 if c == "." else 0xFF for c in characters), "big")
+            self._by_length.setdefault(len(characters), []).append((order, wanted & mask, mask, value))
+
+    def first(self, module: str, default: V) -> V:
+        """The value of the first key that fits, else the default."""
+        first, found = MAX_ENTRIES, default
+        for text in (module, *suffixes(module)):
+            data = text.encode()
+            have = int.from_bytes(data, "big")
+            for order, wanted, mask, value in self._by_length.get(len(data), ()):
+                if have & mask == wanted:
+                    if order < first:
+                        first, found = order, value
+                    break
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
     """The part of the file that decides what the tensors mean.
@@ -113,19 +153,19 @@ class LoraConfig:
 
     rank: int
     alpha: float
-    rank_pattern: dict[str, int]
-    alpha_pattern: dict[str, float]
+    rank_pattern: Pattern[int]
+    alpha_pattern: Pattern[float]
     use_rslora: bool
     target_modules: tuple[str, ...] | str | None
     layers: frozenset[int] | None
 
     def rank_of(self, module: str) -> int:
-        return _first_match(self.rank_pattern, module, self.rank)
+        return self.rank_pattern.first(module, self.rank)
 
     def scaling_of(self, module: str) -> float:
         """α / r, or α / √r with rank-stabilised LoRA; r and α are the module's own."""
         rank = self.rank_of(module)
-        alpha = _first_match(self.alpha_pattern, module, self.alpha)
+        alpha = self.alpha_pattern.first(module, self.alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
     def targeted(self, modules: Iterable[str]) -> set[str] | None:
@@ -135,32 +175,15 @@ class LoraConfig:
         if isinstance(self.target_modules, str):
             return set(modules)
         names = set(self.target_modules)
-        return {module for module in modules if module in names or self._is_suffix_target(module)}
+        return {module for module in modules if module in names or self._is_suffix_target(module, names)}
 
-    def _is_suffix_target(self, module: str) -> bool:
-        assert isinstance(self.target_modules, tuple)
-        if not any(module.endswith(f".{name}") for name in self.target_modules):
+    def _is_suffix_target(self, module: str, names: set[str]) -> bool:
+        if names.isdisjoint(suffixes(module)):
             return False
         if self.layers is None:
             return True
         layer = _LAYER.search(module)
         return layer is not None and int(layer[1]) in self.layers
-
-
-def _first_match(pattern: dict[str, V], module: str, default: V) -> V:
-    return next((value for key, value in pattern.items() if _matches(key, module)), default)
-
-
-def _matches(key: str, module: str) -> bool:
-    """PEFT's ``re.match(rf"(.*\\.)?({key})$", module)`` for plain keys, where a dot stands for any character."""
-    characters = re.findall(r"\\\.|.", key)
-    start = len(module) - len(characters)
-    if start < 0 or (start > 0 and module[start - 1] != "."):
-        return False
-    return all(
-        want in (".", have) or (want == "\\." and have == ".")
-        for want, have in zip(characters, module[start:], strict=True)
-    )
 
 
 def parse_config(config: dict[str, Any]) -> LoraConfig:
@@ -204,11 +227,12 @@ def _alpha(value: object, field: str) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _pattern(value: object, field: str, read: Callable[[object, str], V]) -> dict[str, V]:
+def _pattern(value: object, field: str, read: Callable[[object, str], V]) -> Pattern[V]:
     if value is None:
-        return {}
+        return Pattern({})
     if not isinstance(value, dict):
         raise AdapterInvalid(f"adapter_config.json: {field} has to map module names to numbers", field)
+    _check_size(value, field)
     for key in value:
         if not _PATTERN_KEY.fullmatch(key):
             raise AdapterInvalid(
@@ -216,7 +240,20 @@ def _pattern(value: object, field: str, read: Callable[[object, str], V]) -> dic
                 "regular expressions are not run",
                 field,
             )
-    return {key: read(item, f"{field}.{key[:100]}") for key, item in value.items()}
+    return Pattern({key: read(item, f"{field}.{key[:100]}") for key, item in value.items()})
+
+
+def _check_size(entries: Collection[object], field: str) -> None:
+    if len(entries) > MAX_ENTRIES:
+        raise AdapterInvalid(
+            f"adapter_config.json: {field} has {len(entries)} entries; at most {MAX_ENTRIES} are accepted", field
+        )
+    for entry in entries:
+        if isinstance(entry, str) and len(entry) > MAX_NAME_LENGTH:
+            raise AdapterInvalid(
+                f"adapter_config.json: {field} names {shown(entry)}; at most {MAX_NAME_LENGTH} characters are accepted",
+                field,
+            )
 
 
 def _targets(value: object) -> tuple[str, ...] | str | None:
@@ -226,6 +263,7 @@ def _targets(value: object) -> tuple[str, ...] | str | None:
         raise AdapterInvalid(
             "adapter_config.json: target_modules has to be text or a list of module names", "target_modules"
         )
+    _check_size(value, "target_modules")
     return tuple(value)
 
 
@@ -245,4 +283,5 @@ def _layers(config: dict[str, Any]) -> frozenset[int] | None:
         raise AdapterInvalid(
             "adapter_config.json: layers_to_transform has to be a layer number or a list of them", "layers_to_transform"
         )
+    _check_size(layers, "layers_to_transform")
     return frozenset(layers)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inference.adapter_config import LoraConfig, parse_config
+from inference.adapter_config import LoraConfig, parse_config, suffixes
 from inference.errors import AdapterInvalid, AdapterNotFound, UnsupportedModel
 from inference.safetensors_header import Tensor, load_json, open_regular, read_header, refuse_non_finite, shown
 
@@ -24,7 +24,7 @@ TENSORS_FILE = "adapter_model.safetensors"
 STORED_FILES = (CONFIG_FILE, TENSORS_FILE)
 """The files of an adapter, in canonical order."""
 IGNORED_FILES = frozenset({"README.md"})
-MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_BYTES = 64 << 10
 MAX_TENSOR_BYTES = 2 << 30
 MAX_RANK = 256
 
@@ -212,8 +212,9 @@ def _check_targets(config: LoraConfig, base: BaseShapes, present: set[str]) -> N
                 "target_modules",
             )
     if isinstance(config.target_modules, tuple):
+        known = present.union(*map(suffixes, present))
         for name in config.target_modules:
-            if not any(module == name or module.endswith(f".{name}") for module in present):
+            if name not in known:
                 raise AdapterInvalid(f"target_modules names {shown(name)}, which matches no tensor", "target_modules")
 
 

@@ -53,6 +53,12 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 120 else text[:117] + "...")
 
 
+def printable(text: str, most: int = 200) -> str:
+    """The text, cut; escaped where it holds what a database would refuse (NUL, lone surrogates)."""
+    text = text[:most]
+    return text if text.isprintable() else repr(text)[1:-1][:most]
+
+
 @contextmanager
 def open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     """The file and its size in bytes. Raises :class:`AdapterInvalid` for links, devices, pipes and what is missing."""
@@ -63,11 +69,15 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         if error.errno in _MACHINE_FAILED:
             raise
         raise AdapterInvalid(f"{path.name} cannot be opened as a regular file: {error.strerror}", path.name) from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise AdapterInvalid(f"{path.name} is not a regular file", path.name)
-        yield file, status.st_size
+        file = os.fdopen(descriptor, "rb", closefd=False)  # after the check: it would itself fail on a directory
+        with file:
+            yield file, status.st_size
+    finally:
+        os.close(descriptor)
 
 
 def load_json(data: bytes, field: str) -> dict[str, Any]:

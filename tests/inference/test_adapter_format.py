@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import struct
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from inference.adapter_config import parse_config
 from inference.adapter_format import AdapterSpec, BaseShapes, check_adapter, content_digest, store_path
 from inference.errors import AdapterInvalid, AdapterNotFound, UnsupportedModel
 
@@ -169,6 +171,11 @@ def test_half_precision_is_accepted(dtype: torch.dtype, name: str, tmp_path: Pat
         ("rank_pattern", {"(.*.*)*q_proj": 4}),
         ("alpha_pattern", {"^q_proj": 4}),
         ("alpha_pattern", [4]),
+        ("rank_pattern", {"." * 257: 4}),
+        ("rank_pattern", {f"m{number}": 4 for number in range(1025)}),
+        ("target_modules", ["q_proj"] * 1025),
+        ("target_modules", ["q_proj", "q" * 257]),
+        ("layers_to_transform", [0] * 1025),
         ("target_modules", []),
         ("target_modules", None),
         ("target_modules", ["q_proj"]),
@@ -195,6 +202,24 @@ def test_missing_config_key_is_named(key: str, adapter: Path) -> None:
     del config[key]
     path.write_text(json.dumps(config))
     assert refused(adapter).field == key
+
+
+def test_a_large_config_is_refused_by_size(adapter: Path) -> None:
+    edit_config(adapter, rank_pattern={"." * 80_001: 4})
+    assert "65536 are accepted" in str(refused(adapter))
+
+
+def test_the_longest_patterns_hold_nobody_up() -> None:
+    """The worker checks between two tokens of every tenant: as many keys as are accepted, on a model of 80 layers."""
+    base = BaseShapes.from_config(LLAMA | {"num_hidden_layers": 80})
+    keys = {"." * 20 + f"{number:05}" + "." * 4: 4 for number in range(1024)}
+    config = parse_config(
+        {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "rank_pattern": keys}
+        | {"alpha_pattern": dict(keys)}
+    )
+    started = time.process_time()
+    assert {(config.rank_of(module), config.scaling_of(module)) for module in base.linear} == {(4, 2.0)}
+    assert time.process_time() - started < 1.0
 
 
 def test_a_hostile_regular_expression_is_never_run(adapter: Path) -> None:
@@ -269,6 +294,9 @@ def test_links_and_pipes_are_refused(adapter: Path, tmp_path: Path) -> None:
     os.mkfifo(path)
     assert refused(adapter).field == path.name
     path.unlink()
+    path.mkdir()
+    assert "not a regular file" in str(refused(adapter))
+    path.rmdir()
     assert "missing" in str(refused(adapter))
 
 
