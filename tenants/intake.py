@@ -15,8 +15,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from django.conf import settings
-from django.db import transaction
-from django.db.models import Max
+from django.db import InterfaceError, transaction
+from django.db import OperationalError as DatabaseFailed
+from django.db.models import F, Max
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
@@ -32,12 +33,15 @@ from inference.adapter_format import (
     store_path,
 )
 from inference.errors import AdapterInvalid, UnsupportedModel
-from inference.safetensors_header import open_regular
+from inference.safetensors_header import open_regular, printable
 from tenants.errors import AdapterRefused, NotConfigured
 from tenants.models import Adapter, AdapterVersion, BaseModel, ModelAllowance, Tenant
 
 logger = logging.getLogger(__name__)
 
+MAX_TRIES = 10
+_MACHINE_FAILED = (OSError, MemoryError, DatabaseFailed, InterfaceError)
+"""Not the adapter's fault: the version stays pending, and its check is tried again."""
 _COPY_BYTES = 1 << 20
 _LARGEST = dict(zip(STORED_FILES, (MAX_CONFIG_BYTES, MAX_TENSOR_BYTES), strict=True))
 
@@ -53,24 +57,28 @@ def receive(*, tenant: Tenant, name: str, source: Path, base_model: BaseModel | 
     Raises :class:`~tenants.errors.AdapterRefused` naming the file at fault, ``ValidationError`` for a bad name.
     """
     adapter = _adapter(tenant, name, base_model)
-    copy = Path(settings.INCOMING_DIR) / f"copy-{uuid4().hex}"
+    copy = _private(Path(settings.INCOMING_DIR)) / f"copy-{uuid4().hex}"
     try:
         check_listing(source)
         copy_files(source, copy)
         digest = content_digest(copy)
-    except AdapterInvalid as error:
-        shutil.rmtree(copy, ignore_errors=True)
-        raise AdapterRefused(str(error)) from None
-    try:
         with transaction.atomic():
             version, is_new = _version(adapter, digest)
             if is_new:
                 copy.rename(incoming(version))
             if version.state == AdapterVersion.State.PENDING:
                 transaction.on_commit(lambda: enqueue(version))
+    except AdapterInvalid as error:
+        raise AdapterRefused(str(error)) from None
     finally:
         shutil.rmtree(copy, ignore_errors=True)
     return version
+
+
+def _private(directory: Path) -> Path:
+    """The directory, made for this user alone if it has to be made."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
 
 
 def incoming(version: AdapterVersion) -> Path:
@@ -131,7 +139,7 @@ def copy_files(source: Path, target: Path) -> None:
 
     Raises :class:`~inference.errors.AdapterInvalid`.
     """
-    target.mkdir(parents=True)
+    target.mkdir()
     for name in STORED_FILES:
         with ExitStack() as stack:
             file, size = stack.enter_context(open_regular(source / name))
@@ -167,22 +175,41 @@ def check(version_id: int) -> None:
     )
     if version is None or version.state != AdapterVersion.State.PENDING:
         return
-    waiting = incoming(version)
+    if version.tries >= MAX_TRIES:
+        give_up(version)
+        return
+    AdapterVersion.objects.unscoped().filter(pk=version_id, state="pending").update(tries=F("tries") + 1)
     try:
-        spec, digest = _store(waiting, version.adapter.base_model)
+        _decide(version)
+    except _MACHINE_FAILED:
+        raise
+    except Exception:  # whatever an adapter provokes, its version does not stay pending for ever
+        logger.exception("the check of %s failed", version)
+        _reject(version_id, "the adapter could not be checked", None)
+    shutil.rmtree(incoming(version), ignore_errors=True)
+
+
+def _decide(version: AdapterVersion) -> None:
+    try:
+        spec, digest = _store(incoming(version), version.adapter.base_model)
     except AdapterInvalid as error:
-        _reject(version_id, str(error), error.field)
+        _reject(version.pk, str(error), error.field)
     except UnsupportedModel as error:
-        _reject(version_id, f"the base model {version.adapter.base_model} takes no adapters: {error}", None)
+        _reject(version.pk, f"the base model {version.adapter.base_model} takes no adapters: {error}", None)
     else:
-        _accept(version_id, spec, digest)
-    shutil.rmtree(waiting, ignore_errors=True)
+        _accept(version.pk, spec, digest)
+
+
+def give_up(version: AdapterVersion) -> None:
+    """Reject what was tried :data:`MAX_TRIES` times: the machine failed each time, or the check was killed."""
+    logger.error("the check of %s was tried %d times; rejected", version, version.tries)
+    _reject(version.pk, "the adapter could not be checked: every try failed; add it again", None)
+    shutil.rmtree(incoming(version), ignore_errors=True)
 
 
 def _store(waiting: Path, base_model: BaseModel) -> tuple[AdapterSpec, str]:
     """Copy into the content store, check the copy, and give it its final name."""
-    store = Path(settings.ADAPTER_STORE)
-    store.mkdir(parents=True, exist_ok=True)
+    store = _private(Path(settings.ADAPTER_STORE))
     copy = store / f".copy-{uuid4().hex}"
     try:
         copy_files(waiting, copy)
@@ -243,7 +270,7 @@ def _reject(version_id: int, message: str, field: str | None) -> None:
         if version is None:
             return
         version.state = AdapterVersion.State.REJECTED
-        version.report = {"message": message, "field": field and field[:200]}
+        version.report = {"message": printable(message, 1000), "field": field and printable(field)}
         version.checked_at = timezone.now()
         version.save()
 

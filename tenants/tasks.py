@@ -7,6 +7,7 @@ import logging
 from datetime import timedelta
 
 from celery import shared_task
+from django.db.models import F, Q
 from django.utils import timezone
 
 from tenants import intake, settlement
@@ -26,12 +27,24 @@ def check_adapter(version_id: int) -> None:
 
 @shared_task(name="tenants.tasks.check_waiting_adapters", ignore_result=True)  # type: ignore[untyped-decorator]
 def check_waiting_adapters() -> int:
-    """Queue again what has been pending for a minute: its message was lost with the broker. Returns how many."""
-    since = timezone.now() - timedelta(seconds=WAITING_SECONDS)
-    waiting = list(AdapterVersion.objects.unscoped().filter(state="pending", created_at__lt=since)[:100])
-    for version in waiting:
+    """Queue again what is still pending: its message was lost, or the machine failed. Returns how many.
+
+    First after a minute, then at twice the age each time; after ``intake.MAX_TRIES`` the version is rejected.
+    """
+    now, pending = timezone.now(), AdapterVersion.objects.unscoped().filter(state="pending")
+    due = Q()
+    for tries in range(intake.MAX_TRIES + 1):
+        more = Q(tries__gte=tries) if tries == intake.MAX_TRIES else Q(tries=tries)
+        due |= more & Q(created_at__lt=now - timedelta(seconds=WAITING_SECONDS * 2**tries))
+    queued = 0
+    for version in pending.select_related("adapter__tenant").filter(due)[:100]:
+        if version.tries >= intake.MAX_TRIES:
+            intake.give_up(version)
+            continue
         intake.enqueue(version)
-    return len(waiting)
+        pending.filter(pk=version.pk).update(tries=F("tries") + 1)
+        queued += 1
+    return queued
 
 
 @shared_task(name="tenants.tasks.reap", ignore_result=True)  # type: ignore[untyped-decorator]

@@ -53,6 +53,7 @@ class AdapterVersion(TenantOwned):
     report = models.JSONField(default=dict, help_text='{"message", "field"} when rejected; {"same_as"} for a duplicate')
     spec = models.JSONField(default=dict, help_text="targets, ranks and data type, as the check read them")
     num_bytes = models.PositiveBigIntegerField(default=0)
+    tries = models.PositiveSmallIntegerField(default=0, help_text="how often its check was begun or queued again")
     created_at = models.DateTimeField(auto_now_add=True)
     checked_at = models.DateTimeField(null=True, blank=True)
 

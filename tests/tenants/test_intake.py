@@ -138,6 +138,62 @@ def test_a_bad_adapter_is_rejected_with_a_report(
     assert list((tmp_path / "incoming").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_a_name_that_the_database_refuses_is_still_reported(
+    name: str, tenant: Any, queued: list[int], make_adapter: Any
+) -> None:
+    version = intake.receive(tenant=tenant, name="pirate", source=make_adapter(**{name: 1}))
+    intake.check(version.pk)
+    version.refresh_from_db()
+    assert (version.state, version.report["field"]) == ("rejected", repr(name)[1:-1])
+
+
+def test_an_unexpected_failure_rejects(
+    tenant: Any, queued: list[int], make_adapter: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(intake, "check_adapter", fail)
+    version = intake.receive(tenant=tenant, name="pirate", source=make_adapter())
+    intake.check(version.pk)
+    version.refresh_from_db()
+    assert (version.state, version.report["message"]) == ("rejected", "the adapter could not be checked")
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+def test_a_failing_machine_is_tried_again_but_not_for_ever(
+    tenant: Any, queued: list[int], make_adapter: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(intake, "check_adapter", fail)
+    version = intake.receive(tenant=tenant, name="pirate", source=make_adapter())
+    with pytest.raises(OSError, match="Input"):
+        intake.check(version.pk)
+    AdapterVersion.objects.unscoped().update(created_at="2000-01-01T00:00:00Z")
+    assert [tasks.check_waiting_adapters() for _ in range(intake.MAX_TRIES + 1)] == [1] * 9 + [0, 0]
+    version.refresh_from_db()
+    assert version.state == "rejected"
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+def test_directories_are_private_and_nothing_is_left(
+    tenant: Any, queued: list[int], make_adapter: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    intake.check(intake.receive(tenant=tenant, name="pirate", source=make_adapter()).pk)
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("incoming", "store")} == {0o700}
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(intake, "content_digest", fail)
+    with pytest.raises(OSError, match="space"):
+        intake.receive(tenant=tenant, name="pirate", source=make_adapter())
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
 def test_hostile_directories_are_refused_at_once(
     tenant: Any, queued: list[int], make_adapter: Any, tmp_path: Path
 ) -> None:
