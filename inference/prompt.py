@@ -32,6 +32,8 @@ class PromptRenderer:
 
     :ivar context_length: most positions the model was trained for.
     :ivar eos_token_ids: tokens that end an answer (of generation_config.json, else config.json).
+    :ivar longest_token: most characters that one token can stand for: ``n`` characters are at least
+        ``n / longest_token`` tokens.
     :ivar vocab_size: rows of the embedding; every token id is below it.
     """
 
@@ -60,6 +62,8 @@ class PromptRenderer:
         self._control_pattern = re.compile(f"({alternatives})") if control else None
         self._template = _environment().from_string(template) if template is not None else None
         self._special_tokens = special_tokens
+        # No token stands for more characters than its own text in the vocabulary has.
+        self.longest_token = max((len(token) for token in self._tokenizer.get_vocab()), default=1)
         self.context_length = context_length
         self.vocab_size = vocab_size
         self.eos_token_ids = eos_token_ids

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from django.conf import settings
+from django.http.request import split_domain_port, validate_host
 from uuid6 import uuid7
 
-from gateway.errors import ApiError, bad_request, body_too_large, internal_error, method_not_allowed, not_found
+from gateway.errors import (
+    ApiError,
+    bad_request,
+    body_too_large,
+    body_too_late,
+    internal_error,
+    method_not_allowed,
+    not_found,
+)
 from gateway.http import send_json
 
 Message = dict[str, Any]
@@ -35,6 +45,18 @@ _PAGE_HEADERS = [
 ]
 
 
+BODY_SECONDS = 60.0
+"""A body that has not arrived by then is given up, so that half-sent requests do not pile up."""
+
+
+def check_host(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Django's own rule, for what is served ahead of Django. Raises :class:`ApiError` 400."""
+    host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
+    domain, _ = split_domain_port(host)
+    if not domain or not validate_host(domain, settings.ALLOWED_HOSTS):
+        raise bad_request("This server does not answer to that Host header.", code="host_not_allowed")
+
+
 def is_api(path: str) -> bool:
     return path in API_PATHS or path.startswith(("/v1/", "/api/"))
 
@@ -53,7 +75,9 @@ class Border:
         response = _Response(send, api=api)
         if not body.too_large:
             await self._application(scope, body.receive, response.send)
-        if body.too_large and not response.started:
+        if body.too_late and not response.started:
+            await response.replace(body_too_late(BODY_SECONDS))
+        elif body.too_large and not response.started:
             await response.replace(body_too_large(settings.MAX_BODY_BYTES))
         elif response.refused is not None:
             await response.replace(_error_of_status(response.refused, scope, response.allowed))
@@ -63,11 +87,20 @@ class _CappedBody:
     def __init__(self, scope: dict[str, Any], receive: Receive) -> None:
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         self.too_large = declared.isdigit() and int(declared) > settings.MAX_BODY_BYTES
+        self.too_late = False
         self._receive = receive
         self._size = 0
+        self._complete = False
+        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        try:
+            async with asyncio.timeout_at(None if self._complete else self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            self.too_late = True
+            return {"type": "http.disconnect"}
+        self._complete = not message.get("more_body", False)
         self._size += len(message.get("body", b""))
         if self._size > settings.MAX_BODY_BYTES:
             self.too_large = True

@@ -6,6 +6,7 @@ validate → resolve → render and tokenise → admit → route → stream → 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from uuid6 import uuid7
 from fleet.dialects.base import Job
 from gateway.chunks import Chunks
 from gateway.errors import ApiError, error_of, overloaded, shutting_down
-from gateway.schemas import AnyRequest
+from gateway.schemas import AnyRequest, ChatRequest
 from gateway.services import MOST_RUNNING, Services
 from inference.errors import EngineDead, Overloaded, WorkerUnavailable
 from inference.protocol import Delta, Usage
@@ -96,7 +97,7 @@ class Run:
             raise shutting_down()
         if len(services.running) >= MOST_RUNNING:
             raise overloaded("The server is busy; try again shortly.")
-        prompt = await services.renderers.encode(self.model, self.request)
+        prompt = await services.renderers.encode(self.model, self.request, self._access.tenant_id)
         self._prompt_tokens = len(prompt)
         self.admitted = await self._admit()
         services.enter(self)
@@ -146,6 +147,8 @@ class Run:
             raise
         except Denied as denied:
             self.limits = denied.limits
+            if denied.param == "messages" and not isinstance(self.request, ChatRequest):
+                denied.param = "prompt"
             raise
         self.limits = admitted.limits
         return admitted
@@ -218,8 +221,14 @@ class Run:
             self._services.leave(self)
 
 
+class ClientGone(Exception):
+    """The client left, or reads nothing: what ends a run without anybody to tell."""
+
+
 class Transport(ABC):
-    """Where the chunks of a run go. Blocks while the client reads too slowly. Whatever it raises ends the run."""
+    """Where the chunks of a run go. Blocks while the client reads too slowly. Whatever it raises ends the run;
+    :class:`ClientGone` ends it in silence.
+    """
 
     @abstractmethod
     async def send(self, run: Run, chunks: Sequence[bytes]) -> None:
@@ -244,9 +253,13 @@ async def serve(run: Run, transport: Transport, *, stream: bool) -> None:
         error = run.take_stop()
         if error is None:
             raise
-        await transport.fail(run, error)
+        with contextlib.suppress(ClientGone):
+            await transport.fail(run, error)
+    except ClientGone:
+        return
     except Exception as error:
-        await transport.fail(run, error_of(error))
+        with contextlib.suppress(ClientGone):
+            await transport.fail(run, error_of(error))
 
 
 async def _stream(run: Run, transport: Transport) -> None:

@@ -5,6 +5,7 @@ no connection held.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, cast
 
@@ -13,8 +14,9 @@ from django.conf import settings
 from uuid6 import uuid7
 
 from gateway.auth import bearer
-from gateway.chat import Run, serve
-from gateway.errors import ApiError, body_too_large, error_of, method_not_allowed
+from gateway.border import BODY_SECONDS, check_host
+from gateway.chat import ClientGone, Run, serve
+from gateway.errors import ApiError, body_too_large, body_too_late, error_of, method_not_allowed
 from gateway.http import EventTransport, JsonTransport, Send, send_json
 from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest, parse, parse_json
 from gateway.services import Services
@@ -22,11 +24,7 @@ from tenants.access import Access
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
-BODY_SECONDS = 60.0
-
-
-class ClientGone(Exception):
-    """The client left before it had sent its request."""
+logger = logging.getLogger(__name__)
 
 
 def services_of(scope: Mapping[str, Any]) -> Services:
@@ -60,9 +58,12 @@ class CompletionConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         finally:
             work.cancel()
             gone.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
+            ended, _ = await asyncio.gather(work, gone, return_exceptions=True)
+            if isinstance(ended, Exception) and not isinstance(ended, OSError):
+                logger.error("unexpected error", exc_info=ended)
 
     async def _authenticate(self) -> Access:
+        check_host(self.scope["headers"])
         if self.scope["method"] != "POST":
             raise method_not_allowed(self.scope["method"], self.scope["path"], "POST")
         return await services_of(self.scope).keys.access(bearer(self.scope["headers"]))
@@ -115,7 +116,7 @@ async def _read_body(scope: dict[str, Any], receive: Receive) -> bytes:
                 if not message.get("more_body"):
                     return b"".join(parts)
     except TimeoutError:
-        raise ApiError(408, "request_timeout", f"The body did not arrive within {BODY_SECONDS:g} s.") from None
+        raise body_too_late(BODY_SECONDS) from None
 
 
 async def _until_gone(receive: Receive) -> None:

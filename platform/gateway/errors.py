@@ -81,6 +81,10 @@ def body_too_large(limit: int) -> ApiError:
     return ApiError(413, "request_too_large", f"The request is larger than {limit} bytes.")
 
 
+def body_too_late(seconds: float) -> ApiError:
+    return ApiError(408, "request_timeout", f"The body did not arrive within {seconds:g} s.")
+
+
 def invalid_key(message: str = "Incorrect API key provided.") -> ApiError:
     return ApiError(401, "invalid_api_key", message)
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from uuid import UUID
 
-from gateway.errors import bad_request
+from gateway.errors import ApiError, bad_request
 from gateway.schemas import AnyRequest, ChatRequest
 from inference.prompt import PromptRenderer
 from tenants.access import ServedModel
@@ -13,11 +16,23 @@ THREAD_FROM_CHARACTERS = 4096
 """Shorter prompts are encoded in less time than a thread takes to start."""
 
 
+LARGE_FROM_CHARACTERS = 65_536
+"""Prompts from here on take a tenth of a second and megabytes each: they are encoded one after the other."""
+
+MOST_LARGE_OF_ONE_TENANT = 4
+
+
 class Renderers:
-    """Chat templates and tokenizers of the base models in use, loaded once per fingerprint."""
+    """Chat templates and tokenizers of the base models in use, loaded once per fingerprint.
+
+    Encoding comes before admission, so it has bounds of its own: what can never fit is refused by its length in
+    characters, and long prompts wait for each other, few of each tenant.
+    """
 
     def __init__(self) -> None:
         self._loaded: OrderedDict[str, asyncio.Task[PromptRenderer]] = OrderedDict()
+        self._large_turn = asyncio.Semaphore(1)
+        self._large: Counter[UUID] = Counter()
 
     async def of(self, model: ServedModel) -> PromptRenderer:
         """Raises :class:`~inference.errors.ConfigError` or ``OSError`` when the model store cannot be read."""
@@ -30,21 +45,70 @@ class Renderers:
         self._loaded.move_to_end(model.fingerprint)
         return await asyncio.shield(task)
 
-    async def encode(self, model: ServedModel, request: AnyRequest) -> list[int]:
-        """Token ids of the request's prompt. Raises :class:`~inference.errors.InvalidRequest` or ``ApiError`` 400."""
+    async def encode(self, model: ServedModel, request: AnyRequest, tenant: UUID) -> list[int]:
+        """Token ids of the request's prompt.
+
+        Also refuses what depends on the model and would otherwise be refused by the worker, after admission.
+        Raises :class:`~inference.errors.InvalidRequest`, or ``ApiError`` 400 and 429.
+        """
         renderer = await self.of(model)
+        _check_against_model(renderer, request)
         if isinstance(request, ChatRequest):
             messages = [message.plain() for message in request.messages]
             size = sum(len(message.content) for message in request.messages)
-            if size < THREAD_FROM_CHARACTERS:
-                return renderer.encode_chat(messages)
-            return await asyncio.to_thread(renderer.encode_chat, messages)
+            return await self._encode(lambda: renderer.encode_chat(messages), size, renderer, "messages", tenant)
         prompt = request.one_prompt()
         if isinstance(prompt, str):
-            ids = await asyncio.to_thread(renderer.encode, prompt, add_special_tokens=True)
+            ids = await self._encode(
+                lambda: renderer.encode(prompt, add_special_tokens=True), len(prompt), renderer, "prompt", tenant
+            )
             if not ids:
                 raise bad_request("prompt: holds no token.", "prompt")
             return ids
+        if len(prompt) >= renderer.context_length:
+            raise _too_long(renderer, f"has {len(prompt)} tokens", "prompt")
         if max(prompt) >= renderer.vocab_size:
             raise bad_request(f"prompt: token ids have to be below {renderer.vocab_size}.", "prompt")
         return list(prompt)
+
+    async def _encode(
+        self, work: Callable[[], list[int]], size: int, renderer: PromptRenderer, param: str, tenant: UUID
+    ) -> list[int]:
+        least = size // renderer.longest_token
+        if least >= renderer.context_length:
+            raise _too_long(renderer, f"has at least {least} tokens", param)
+        if size < THREAD_FROM_CHARACTERS:
+            return work()
+        if size < LARGE_FROM_CHARACTERS:
+            return await asyncio.to_thread(work)
+        async with self._turn(tenant):
+            return await asyncio.to_thread(work)
+
+    @asynccontextmanager
+    async def _turn(self, tenant: UUID) -> AsyncIterator[None]:
+        if self._large[tenant] >= MOST_LARGE_OF_ONE_TENANT:
+            raise ApiError(
+                429, "rate_limit_exceeded", "Too many long prompts at once; try again shortly.", retry_after=1.0
+            )
+        self._large[tenant] += 1
+        try:
+            async with self._large_turn:
+                yield
+        finally:
+            self._large[tenant] -= 1
+            if not self._large[tenant]:
+                del self._large[tenant]
+
+
+def _too_long(renderer: PromptRenderer, what: str, param: str) -> ApiError:
+    message = f"The model's context is {renderer.context_length} tokens, but the prompt {what}."
+    return ApiError(400, "context_length_exceeded", message, param)
+
+
+def _check_against_model(renderer: PromptRenderer, request: AnyRequest) -> None:
+    wrong = next((token for token in request.logit_bias if int(token) >= renderer.vocab_size), None)
+    if wrong is not None:
+        raise bad_request(f"logit_bias: {wrong} is not below {renderer.vocab_size}.", "logit_bias")
+    most = renderer.context_length if request.most_tokens is None else request.most_tokens
+    if request.min_tokens is not None and request.min_tokens > most:
+        raise bad_request(f"min_tokens: {request.min_tokens} exceeds the {most} tokens at most.", "min_tokens")

@@ -142,10 +142,10 @@ class Sampling(Strict):
     user: Annotated[str, Field(max_length=512)] | None = None
     n: Annotated[Any, only(1)] = None
 
-    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**30)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**30)] | None = None
     ignore_eos: bool | None = None
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ Close codes: 1001 the server is going away · 1003 a binary frame · 1009 a fram
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +24,8 @@ from django.conf import settings
 
 from gateway import tickets
 from gateway.auth import bearer
-from gateway.chat import Run, Transport, serve
+from gateway.border import check_host
+from gateway.chat import ClientGone, Run, Transport, serve
 from gateway.consumers import services_of
 from gateway.errors import ApiError, bad_request, error_of, shutting_down
 from gateway.http import Send
@@ -58,13 +60,17 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def dispatch(self, message: dict[str, Any]) -> None:
         """As Channels' own, without its clean-up of ORM connections, which would cost a thread hop per frame."""
-        await getattr(self, message["type"].replace(".", "_"))(message)
+        try:
+            await getattr(self, message["type"].replace(".", "_"))(message)
+        except OSError:  # nobody listens any more, or reads nothing for too long
+            await self.websocket_disconnect(message)
 
     async def websocket_connect(self, message: dict[str, Any]) -> None:
         offered: list[str] = self.scope["subprotocols"]
         try:
             if services_of(self.scope).draining:
                 raise shutting_down()
+            check_host(self.scope["headers"])
             self._key = await self._credential(offered)
             await self._access()
         except Exception as error:
@@ -85,7 +91,7 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         text: str | None = message.get("text")
         if text is None:
             await self.close(UNSUPPORTED_DATA, "frames have to be text")
-        elif len(text) > settings.MAX_BODY_BYTES:
+        elif len(text.encode(errors="replace")) > settings.MAX_BODY_BYTES:
             await self.close(TOO_LARGE, f"a frame may have {settings.MAX_BODY_BYTES} bytes")
         else:
             await self._frame(text)
@@ -118,6 +124,7 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _frame(self, text: str) -> None:
         identity: str | None = None
+        well_formed = False
         try:
             frame = _object(text)
             kind = _kind(frame)
@@ -125,6 +132,7 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 await self.put({"type": "pong"})
                 return
             identity = _identity(frame)
+            well_formed = True
             if kind == "cancel":
                 task = self._tasks.get(identity)
                 if task is not None:  # otherwise it has just ended by itself
@@ -134,8 +142,12 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         except InvalidKey as error:
             await self.put({"type": "error", "id": identity, **error_of(error).body})
             await self.close(KEY_INVALID, "the key is no longer valid")
+        except OSError:
+            raise
         except Exception as error:
             await self.put({"type": "error", "id": identity, **error_of(error).body})
+            if well_formed:
+                return  # a request that is refused is no misuse of the socket: others may be running on it
             self._wrong += 1
             if self._wrong > MOST_WRONG_FRAMES:
                 await self.close(WRONG_FRAMES, "too many wrong frames")
@@ -163,7 +175,8 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         except asyncio.CancelledError:
             # Either the client asked for it or its socket is gone; the first wants to know.
             if self in services_of(self.scope).sockets:
-                await self.put({"type": "done", "id": identity, "cancelled": True})
+                with contextlib.suppress(OSError):
+                    await self.put({"type": "done", "id": identity, "cancelled": True})
             raise
 
 
@@ -177,13 +190,19 @@ class FrameTransport(Transport):
 
     async def send(self, run: Run, chunks: Sequence[bytes]) -> None:
         for chunk in chunks:
-            await self._socket.put_text(self._before + chunk.decode() + "}")
+            await self._put(self._before + chunk.decode() + "}")
 
     async def finish(self, run: Run) -> None:
-        await self._socket.put({"type": "done", "id": self._identity})
+        await self._put(orjson.dumps({"type": "done", "id": self._identity}).decode())
 
     async def fail(self, run: Run, error: ApiError) -> None:
-        await self._socket.put({"type": "error", "id": self._identity, **error.body})
+        await self._put(orjson.dumps({"type": "error", "id": self._identity, **error.body}).decode())
+
+    async def _put(self, text: str) -> None:
+        try:
+            await self._socket.put_text(text)
+        except OSError as error:  # the server's word for a client that left; a stall is one too
+            raise ClientGone from error
 
 
 async def deny(scope: dict[str, Any], send: Send, error: ApiError) -> None:

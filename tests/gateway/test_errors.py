@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import aiohttp
@@ -100,6 +101,9 @@ async def test_wrong_authorization(gateway: Process, header: str) -> None:
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "invalid_value"),
         ({"seed": 2**63}, "seed", "invalid_value"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"49152": 1}}, "logit_bias", "invalid_value"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "invalid_value"),
+        ({"top_k": 2**31 - 1}, "top_k", "invalid_value"),
         ({"n": 2}, "n", "unsupported_parameter"),
         ({"logprobs": True}, "logprobs", "unsupported_parameter"),
         ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
@@ -172,6 +176,32 @@ async def test_a_prompt_beyond_the_context(gateway: Process, house: House, acme:
     body = {"model": house.base.name, "messages": [{"role": "user", "content": "hello there " * 2000}]}
     status, error, _ = await call(gateway, "POST", CHAT, acme, json=body)
     assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
+
+
+async def test_what_can_never_fit_is_refused_before_it_is_tokenised(
+    gateway: Process, house: House, acme: Actor
+) -> None:
+    """Four million characters took ten seconds and a gigabyte to encode; their length alone says that they are many."""
+    for body, path, param in (
+        ({"messages": [{"role": "user", "content": "a " * 1_900_000}]}, CHAT, "messages"),
+        ({"prompt": "a " * 1_900_000}, "/v1/completions", "prompt"),
+        ({"prompt": [5] * 100_000}, "/v1/completions", "prompt"),
+    ):
+        started = time.monotonic()
+        status, error, _ = await call(gateway, "POST", path, acme, json={"model": house.base.name} | body)
+        assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", param)
+        assert time.monotonic() - started < 2
+    status, error, _ = await call(
+        gateway, "POST", "/v1/completions", acme, json={"model": house.base.name, "prompt": "hello there " * 2000}
+    )
+    assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "prompt")
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/models"])
+async def test_a_host_that_is_not_ours(gateway: Process, acme: Actor, path: str) -> None:
+    method = "GET" if path == "/v1/models" else "POST"
+    status, _, _ = await call(gateway, method, path, acme, headers={"Host": "evil.example"})
+    assert status == 400
 
 
 async def test_a_suspended_tenant(gateway: Process, house: House, acme: Actor) -> None:

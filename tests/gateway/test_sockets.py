@@ -156,6 +156,18 @@ async def test_an_id_in_use_and_too_many_requests(gateway: Process, house: House
         assert frame["error"]["param"] == "id"
 
 
+async def test_refused_requests_do_not_cost_the_socket(gateway: Process, house: House, acme: Actor) -> None:
+    async with program(gateway, acme) as socket:
+        for number in range(40):
+            await socket.send(request(house, str(number), model="nobody/nothing"))
+            assert (await receive(socket))["error"]["code"] == "model_not_found"
+            await socket.send(json.dumps({"type": "request", "id": "x", "body": {"n": 2}}))
+            assert (await receive(socket))["type"] == "error"
+        await socket.send(request(house, "last"))
+        frames = (await until_end(socket, "last"))["last"]
+        assert frames[-1]["type"] == "done"
+
+
 @pytest.mark.parametrize(("frame", "code"), [(b"\x00", 1003), ("x" * 40_000_000, 1009)], ids=["binary", "large"])
 async def test_frames_that_close_the_socket(gateway: Process, acme: Actor, frame: Any, code: int) -> None:
     async with program(gateway, acme) as socket:

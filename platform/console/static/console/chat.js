@@ -55,7 +55,8 @@ function ask(text) {
   at("empty").hidden = true;
   conversation.ask(text);
   const answer = conversation.answer(model);
-  follow(() => {});
+  // One's own message is always shown, however far up one has read.
+  document.documentElement.scrollTop = document.documentElement.scrollHeight;
   busy(true);
   const body = {
     model,

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import uuid4
+
+from gateway.errors import ApiError
+from gateway.renderers import MOST_LARGE_OF_ONE_TENANT, Renderers
+from gateway.schemas import CompletionRequest
+from tenants.access import ServedModel
+
+
+async def test_long_prompts_of_one_tenant_wait_for_each_other_and_are_few(smollm_dir: Path) -> None:
+    model = ServedModel("m", 1, "m", "f", smollm_dir, 8192, None, None, 0)
+    request = CompletionRequest(model="m", prompt="a " * 50_000)
+    renderers, busy, other = Renderers(), uuid4(), uuid4()
+    await renderers.of(model)
+    work = [renderers.encode(model, request, busy) for _ in range(12)] + [renderers.encode(model, request, other)]
+    *many, of_other = await asyncio.gather(*work, return_exceptions=True)
+    refused = [outcome for outcome in many if isinstance(outcome, ApiError)]
+    assert len(refused) == 12 - MOST_LARGE_OF_ONE_TENANT
+    assert {(error.status, error.code) for error in refused} == {(429, "rate_limit_exceeded")}
+    assert isinstance(of_other, list), "another tenant's long prompt takes its turn"
+    assert isinstance(await renderers.encode(model, request, busy), list), "turns are given back"
