@@ -21,12 +21,13 @@ def snippets(url: str, api_key: str, model: str) -> dict[str, str]:
 
 def _body(model: str, *, stream: bool) -> dict[str, object]:
     body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 48}
+    body["temperature"] = 0  # a model this small wanders at OpenAI's default of 1
     return body | ({"stream": True} if stream else {})
 
 
 def _curl(url: str, api_key: str, model: str, *, stream: bool) -> str:
     return (
-        f"curl {'-N ' if stream else ''}-sS {url}/v1/chat/completions \\\n"
+        f"curl {'-N ' if stream else ''}-sS -w '\\n' {url}/v1/chat/completions \\\n"
         f"  -H 'Authorization: Bearer {api_key}' -H 'Content-Type: application/json' \\\n"
         f"  -d '{json.dumps(_body(model, stream=stream))}'"
     )
@@ -49,7 +50,8 @@ from openai import OpenAI
 
 client = OpenAI(base_url="{url}/v1", api_key="{api_key}")
 messages = [{{"role": "user", "content": "{question}"}}]
-for chunk in client.chat.completions.create(model="{model}", messages=messages, max_tokens=48, stream=True):
+request = dict(model="{model}", messages=messages, max_tokens=48, temperature=0)
+for chunk in client.chat.completions.create(**request, stream=True):
     if chunk.choices:
         print(chunk.choices[0].delta.content or "", end="", flush=True)
 print()
