@@ -15,16 +15,19 @@ import redis
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Min
+from django.db.models.functions import Now
 
 from fleet.models import Worker
 from gateway.installation import celery_answers
 from inference.client import WorkerClient
 from inference.errors import InferenceError
 from inference.model_store import fingerprint_of
-from tenants.models import BaseModel
+from tenants.models import BaseModel, InferenceRequest
 
 LEAST_FREE_BYTES = 2 << 30
 MOST_CLOCK_SKEW_SECONDS = 5.0
+MOST_LEASE_OVERDUE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def examine() -> list[Finding]:
         migrations = _migrations()
         findings.append(migrations)
         if migrations.ok:
-            findings += [_clock(), *_models(), *_workers()]
+            findings += [_clock(), *_models(), *_workers(), leases()]
     else:
         findings.append(
             Finding("migrations, models and workers", False, "not looked at without a database", "See above.")
@@ -157,10 +160,24 @@ async def _health(url: str) -> dict[str, object]:
         return await WorkerClient(url, session).health()
 
 
+def leases() -> Finding:
+    """Whether requests that dead gateways left behind are settled: by a task that beat starts every few seconds."""
+    abandoned = InferenceRequest.objects.unscoped().filter(state="running", lease_expires_at__lte=Now())
+    oldest = abandoned.aggregate(age=Now() - Min("lease_expires_at"))["age"]
+    if oldest is None:
+        return Finding("leases", True, "no request runs on an expired lease")
+    age = oldest.total_seconds()
+    found = f"a request still runs on a lease that expired {age:.0f} s ago"
+    if age <= MOST_LEASE_OVERDUE_SECONDS:
+        return Finding("leases", True, found)
+    advice = "Is celery beat running? `celery -A gateway beat`, or `manage.py up`; `manage.py reap` settles it now."
+    return Finding("leases", False, found, advice)
+
+
 def _celery() -> Finding:
     answered = celery_answers(timeout=2.0)
     if not answered:
-        advice = "Start it with `manage.py up`, or `celery -A gateway worker --beat`. Adapters wait for it."
+        advice = "Start it with `manage.py up`, or `celery -A gateway worker`. Adapters wait for it."
         return Finding("celery", False, "no worker answers", advice)
     return Finding("celery", True, ", ".join(answered))
 

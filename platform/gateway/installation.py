@@ -164,17 +164,22 @@ def reachable(host: str) -> str:
 
 def celery() -> Child:
     command = [
-        *(sys.executable, "-m", "celery", "-A", "gateway", "worker", "--beat"),
-        *(
-            "--schedule",
-            str(settings.DATA_DIR / "celerybeat-schedule"),
-            "--concurrency",
-            str(settings.CELERY_PROCESSES),
-        ),
+        *(sys.executable, "-m", "celery", "-A", "gateway", "worker"),
+        *("--concurrency", str(settings.CELERY_PROCESSES)),
         *("--loglevel", "INFO", "--without-gossip", "--without-mingle"),
     ]
     log = settings.LOG_DIR / "celery.log"
     return Child("celery", command, log, lambda _: bool(celery_answers()), environment(), timeout=60, patience=15)
+
+
+def beat() -> Child:
+    """The clock of the periodic tasks, by itself: embedded in a worker its death would go unnoticed."""
+    command = [
+        *(sys.executable, "-m", "celery", "-A", "gateway", "beat", "--loglevel", "INFO"),
+        *("--schedule", str(settings.DATA_DIR / "celerybeat-schedule")),
+    ]
+    log = settings.LOG_DIR / "beat.log"
+    return Child("beat", command, log, lambda child: "beat: Starting" in child.output(), environment(), timeout=60)
 
 
 def celery_answers(timeout: float = 1.0) -> list[str]:
@@ -190,7 +195,7 @@ def celery_answers(timeout: float = 1.0) -> list[str]:
     try:
         with app.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, timeout=timeout)
-            mailbox = Mailbox(app.conf.control_exchange, type="fanout", accept=["json"])(connection)
+            mailbox = Mailbox(app.conf.control_exchange, type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
             replies: list[dict[str, Any]] = mailbox.multi_call("ping", timeout=timeout) or []
     except (OSError, KombuError, RedisError):
         return []

@@ -169,6 +169,11 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 3, "socket_timeout"
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1}
 CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "tenants.tasks.reap", "schedule": 5.0, "options": {"expires": 30}},
+    "check_waiting_adapters": {
+        "task": "tenants.tasks.check_waiting_adapters",
+        "schedule": 60.0,
+        "options": {"expires": 60},
+    },
 }
 
 # Logging --------------------------------------------------------------------------------------------------------------

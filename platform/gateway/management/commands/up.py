@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
 from typing import Any
 
@@ -24,9 +25,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--demo", action="store_true", help="seed demo tenants with example adapters")
+        parser.add_argument("--json", action="store_true", help="say what happens as JSON objects, one a line")
         parser.add_argument("--no-worker", action="store_true", help="only registered workers elsewhere serve")
 
     def handle(self, **options: Any) -> None:
+        self._json: bool = options["json"]
         try:
             installation.check_packages("uvicorn", "celery")
             if not options["no_worker"]:
@@ -67,16 +70,26 @@ class Command(BaseCommand):
             url = f"http://{installation.LOOPBACK}:{port}"
             installation.quiet("register_worker", "--name", "local", "--url", url, "--model", model)
         supervisor.start("celery", installation.celery())
+        supervisor.start("beat", installation.beat())
         seeded = demo.seed(model) if demo_wanted else None
         connections.close_all()
         supervisor.start("gateway", installation.gateway(settings.HOST, settings.PORT))
         base_url = f"http://{installation.reachable(settings.HOST)}:{settings.PORT}"
-        if seeded is None:
+        path = None if seeded is None else demo.write(seeded, base_url)
+        if self._json:
+            self._event("ready", url=base_url, model=model, demo=None if path is None else str(path))
+        elif seeded is None or path is None:
             self._say(f"\nloraplex serves at {base_url}; Ctrl-C stops it.")
         else:
-            path = demo.write(seeded, base_url)
             self._say(demo.describe(seeded, base_url, path))
 
     def _say(self, line: str) -> None:
+        if self._json:
+            self._event("progress", message=line.strip())
+            return
         self.stdout.write(line)
+        self.stdout.flush()
+
+    def _event(self, event: str, **facts: Any) -> None:
+        self.stdout.write(json.dumps({"event": event, **facts}))
         self.stdout.flush()
