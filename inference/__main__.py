@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import sys
@@ -54,10 +55,15 @@ async def _run(config: WorkerConfig, listener: socket.socket) -> int:
             service,
             listener,
             drain_seconds=config.drain_seconds,
-            ready=lambda: print(f"ready {address(listener)}", flush=True),  # noqa: T201
+            ready=lambda: _say_ready(config, address(listener), fingerprint),
         )
     finally:
         await link.close()
+
+
+def _say_ready(config: WorkerConfig, url: str, fingerprint: str) -> None:
+    facts = {"event": "ready", "url": url, "model": config.served_name, "fingerprint": fingerprint}
+    print(json.dumps(facts) if config.json else f"ready {url}", flush=True)  # noqa: T201
 
 
 def max_model_len(config: WorkerConfig, renderer: PromptRenderer) -> int:

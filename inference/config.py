@@ -42,6 +42,7 @@ class WorkerConfig:
     cache_reserve: float | None
     cache_cap: float
     cache_idle_seconds: float
+    json: bool = False
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> WorkerConfig:
@@ -141,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--cache-cap", type=float, default=1.0, help="part of the KV cache that one tenant's prefixes may fill")
     add("--cache-idle-seconds", type=float, default=600.0, help="an idle tenant's prefixes are safe for so long")
+    add("--json", action="store_true", help="the ready line as one JSON object")
     return parser
 
 

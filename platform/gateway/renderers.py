@@ -81,6 +81,10 @@ class Renderers:
             return work()
         if size < LARGE_FROM_CHARACTERS:
             return await asyncio.to_thread(work)
+        # A client that leaves does not stop the thread, so its turn lasts until the thread has ended.
+        return await asyncio.shield(asyncio.ensure_future(self._in_turn(work, tenant)))
+
+    async def _in_turn(self, work: Callable[[], list[int]], tenant: UUID) -> list[int]:
         async with self._turn(tenant):
             return await asyncio.to_thread(work)
 

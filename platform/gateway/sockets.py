@@ -133,6 +133,7 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 return
             identity = _identity(frame)
             well_formed = True
+            self._wrong = 0
             if kind == "cancel":
                 task = self._tasks.get(identity)
                 if task is not None:  # otherwise it has just ended by itself

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from gateway.errors import ApiError
 from gateway.renderers import MOST_LARGE_OF_ONE_TENANT, Renderers
 from gateway.schemas import CompletionRequest
@@ -22,3 +24,17 @@ async def test_long_prompts_of_one_tenant_wait_for_each_other_and_are_few(smollm
     assert {(error.status, error.code) for error in refused} == {(429, "rate_limit_exceeded")}
     assert isinstance(of_other, list), "another tenant's long prompt takes its turn"
     assert isinstance(await renderers.encode(model, request, busy), list), "turns are given back"
+
+
+async def test_a_client_that_leaves_keeps_its_turn_until_the_thread_has_ended(smollm_dir: Path) -> None:
+    model = ServedModel("m", 1, "m", "f", smollm_dir, 8192, None, None, 0)
+    request = CompletionRequest(model="m", prompt="a " * 50_000)
+    renderers, tenant = Renderers(), uuid4()
+    await renderers.of(model)
+    left = [asyncio.create_task(renderers.encode(model, request, tenant)) for _ in range(MOST_LARGE_OF_ONE_TENANT)]
+    await asyncio.sleep(0)
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    with pytest.raises(ApiError, match="long prompts"):
+        await renderers.encode(model, request, tenant)

@@ -23,6 +23,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--model", type=Path, help="model store directory; default: the base model of the settings")
+        parser.add_argument("--json", action="store_true", help="say when it serves as one JSON object")
         parser.add_argument("--port", type=int, help="default: LORAPLEX_WORKER_PORT, else a free one")
 
     def handle(self, **options: Any) -> None:
@@ -34,9 +35,11 @@ class Command(BaseCommand):
                 store=settings.MODEL_STORE,
                 downloads=settings.DOWNLOAD_DIR,
                 source=settings.BASE_MODEL,
-                say=self.stdout.write,
+                say=self.stderr.write if options["json"] else self.stdout.write,
             )
         except (CannotStart, InferenceError) as error:
             raise CommandError(str(error)) from None
         command = installation.worker_command(Path(model_dir).resolve(), port)
+        if options["json"]:
+            command.append("--json")
         os.execve(command[0], command, installation.environment())  # noqa: S606 - one process, one set of signals
