@@ -93,10 +93,6 @@ class PromptRenderer:
         except jinja2.TemplateError as error:
             raise ConfigError(f"{model_dir}: the chat template is not valid: {error}") from error
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
-
     def render_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> str:
         """The conversation as the model's template writes it.
 

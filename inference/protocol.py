@@ -145,6 +145,15 @@ class Usage:
     completion_tokens: int
     cached_tokens: int = 0
 
+    def openai(self) -> dict[str, Any]:
+        """OpenAI's ``usage`` object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:

@@ -13,7 +13,7 @@ from inference.adapters.host import HostAdapter, read_adapter
 from inference.adapters.slots import AdapterSlots
 from inference.attention.base import AttentionBackend
 from inference.attention.torch_backend import TorchAttention
-from inference.core.step import BASE_SLOT, Row
+from inference.core.step import Row
 from inference.errors import ConfigError, InferenceError
 from inference.models.decoder import Decoder
 from inference.models.loader import load_decoder
@@ -138,7 +138,7 @@ class TorchRunner:
             count = len(row.tokens)
             tokens.extend(row.tokens)
             positions.extend(range(row.start, row.start + count))
-            slots.extend([row.slot if row.slot != BASE_SLOT else -1] * count)
+            slots.extend([row.slot] * count)
             if row.params is not None:
                 last.append(len(tokens) - 1)
         hidden = self._decoder.forward(

@@ -12,15 +12,6 @@ from inference.protocol import Delta, Usage
 DONE = b"data: [DONE]\n\n"
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
-
-
 class ChunkWriter:
     """Writes one request's events. What every chunk has in common is serialised once."""
 
@@ -55,7 +46,7 @@ class ChunkWriter:
         """After the last token."""
         if not self._include_usage:
             return DONE
-        return self._head + b'],"usage":' + orjson.dumps(usage_object(usage)) + b"}\n\n" + DONE
+        return self._head + b'],"usage":' + orjson.dumps(usage.openai()) + b"}\n\n" + DONE
 
     def whole(self, text: str, token_ids: list[int], finish_reason: str, usage: Usage) -> bytes:
         """The answer of a request that is not streamed."""
@@ -73,7 +64,7 @@ class ChunkWriter:
                 "created": self._created,
                 "model": self._model,
                 "choices": [choice],
-                "usage": usage_object(usage),
+                "usage": usage.openai(),
             }
         )
 

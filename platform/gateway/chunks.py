@@ -11,15 +11,6 @@ from inference.protocol import Delta, Usage
 from tenants.access import ServedModel
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
-
-
 class Chunks:
     """OpenAI's objects for one request, as JSON bytes: chunks of a stream, or the one whole answer.
 
@@ -70,7 +61,7 @@ class Chunks:
         """The usage chunk, where the client asked for it."""
         if not self._include_usage:
             return []
-        return [self._usage_head + b'],"usage":' + orjson.dumps(usage_object(usage)) + b"}"]
+        return [self._usage_head + b'],"usage":' + orjson.dumps(usage.openai()) + b"}"]
 
     def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
         """The answer of a request that does not stream."""
@@ -81,4 +72,4 @@ class Chunks:
         else:
             choice["text"] = text
             kind = "text_completion"
-        return orjson.dumps({**self._head, "object": kind, "choices": [choice], "usage": usage_object(usage)})
+        return orjson.dumps({**self._head, "object": kind, "choices": [choice], "usage": usage.openai()})
