@@ -1,13 +1,21 @@
-"""What a worker is told at its start."""
+"""What a worker is told at its start.
 
+Each option stands once, as a field of :class:`WorkerConfig`: its name, default, range and help. The command line is
+made from the fields, and the core reads the same object: the front hands it over as one JSON argument.
+"""
+
+# ruff: noqa: RUF009 - each field is made by one function, which dataclasses.field() is no different from
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
+from inference.core.limits import Limits
 from inference.core.shares import ShareRules
 from inference.errors import ConfigError
 
@@ -17,54 +25,119 @@ CACHE_RESERVE = 0.25
 """Part of the KV cache that the tenants' floors protect, where the longest request leaves so much."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerConfig:
-    """One worker's settings; :meth:`parse` reads them from the command line, whose help says what each means."""
+def _cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    model: Path
-    adapter_store: Path
-    adapter_roots: tuple[Path, ...]
-    grant_key: Path
-    host: str
-    port: int
-    slots: int
-    kv_blocks: int
-    max_model_len: int | None
-    threads: int
-    dtype: str
-    max_running: int
-    token_budget: int
-    max_waiting: int
-    max_waiting_per_tenant: int
-    max_body_bytes: int
-    drain_seconds: float
-    health_deadline: float
-    cache_reserve: float | None
-    cache_cap: float
-    cache_idle_seconds: float
-    json: bool = False
+
+def _option(
+    help_text: str,
+    *,
+    kind: Callable[[str], Any] = str,
+    default: Any = MISSING,
+    least: int | None = None,
+    choices: Sequence[str] | None = None,
+    repeated: bool = False,
+) -> Any:
+    """One option of the command line; without a default it has to be given.
+
+    :param least: smallest number that is accepted.
+    :param repeated: may be given several times; the field is a tuple.
+    """
+    metadata = {"help": help_text, "kind": kind, "least": least, "choices": choices, "repeated": repeated}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """One worker's settings; :meth:`parse` reads them from the command line, the core from :meth:`to_json`.
+
+    An option is added by adding a field: the field ``some_name`` is the option ``--some-name``.
+    """
+
+    model: Path = _option("model store directory; its name is the model's name in requests", kind=Path)
+    adapter_store: Path = _option("content-addressed store that adapters are loaded from", kind=Path)
+    adapter_root: tuple[Path, ...] = _option(
+        "further directory an operator may load from", kind=Path, default=(), repeated=True
+    )
+    grant_key: Path = _option("Ed25519 public key (PEM) that grants are verified with", kind=Path)
+    host: str = _option("address to listen on", default="127.0.0.1")
+    port: int = _option("0: any free port; the ready line names it", kind=int, default=8001, least=0)
+    slots: int = _option("adapters on the device at a time; 0: the base model only", kind=int, default=8, least=0)
+    kv_blocks: int = _option(f"KV cache in blocks of {BLOCK_SIZE} tokens", kind=int, default=640, least=1)
+    max_model_len: int | None = _option(
+        "most tokens of a request (default: what model and cache hold)", kind=int, default=None, least=2
+    )
+    threads: int = _option("CPU threads of the core (default: all)", kind=int, default=_cpus, least=1)
+    dtype: str = _option("what weights and KV are computed in", default="float32", choices=DTYPES)
+    max_running: int = _option("most requests in one step", kind=int, default=64, least=1)
+    token_budget: int = _option(
+        "most tokens in one step; longer prompts are cut into chunks", kind=int, default=512, least=1
+    )
+    max_waiting: int = _option("most queued requests", kind=int, default=1024, least=1)
+    max_waiting_per_tenant: int = _option("most queued requests of one tenant", kind=int, default=256, least=1)
+    max_body_bytes: int = _option("longest body of a request", kind=int, default=8 * 1024 * 1024, least=1)
+    drain_seconds: float = _option("how long running requests may go on after SIGTERM", kind=float, default=30.0)
+    health_deadline: float = _option("seconds a step may take before the worker is unhealthy", kind=float, default=30.0)
+    cache_reserve: float | None = _option(
+        "part of the KV cache, 0 to 1, in which every tenant's equal share of cached prefixes is safe from others "
+        f"(default: {CACHE_RESERVE}, or what the longest request leaves)",
+        kind=float,
+        default=None,
+    )
+    cache_cap: float = _option("part of the KV cache that one tenant's prefixes may fill", kind=float, default=1.0)
+    cache_idle_seconds: float = _option("an idle tenant's prefixes are safe for so long", kind=float, default=600.0)
+    json: bool = _option("the ready line as one JSON object", kind=bool, default=False)
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> WorkerConfig:
         """Raises :class:`ConfigError` for values that cannot work together, ``SystemExit`` for unreadable ones."""
-        options = _parser().parse_args(arguments)
-        config = cls(
-            model=options.model.resolve(),
-            adapter_store=options.adapter_store.resolve(),
-            adapter_roots=tuple(root.resolve() for root in options.adapter_root),
-            **{
-                name: value
-                for name, value in vars(options).items()
-                if name not in ("model", "adapter_store", "adapter_root")
-            },
-        )
+        config = cls(**vars(_parser().parse_args(arguments)))
         config._check()
         return config
+
+    @classmethod
+    def from_json(cls, text: str) -> WorkerConfig:
+        values = json.loads(text)
+        for each in fields(cls):
+            if each.metadata["kind"] is Path:
+                value = values[each.name]
+                values[each.name] = tuple(map(Path, value)) if each.metadata["repeated"] else Path(value)
+        return cls(**values)
+
+    def to_json(self) -> str:
+        """Every setting; none of them is a secret."""
+        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)}, default=_jsonable)
 
     @property
     def served_name(self) -> str:
         """What the base model is called in requests: the name of its directory."""
         return self.model.name
+
+    def resolved(self, context_length: int) -> WorkerConfig:
+        """With ``max_model_len`` set: what is asked for, the model's context, and the whole cache bound it."""
+        held = self.kv_blocks * BLOCK_SIZE
+        if self.max_model_len is None:
+            return replace(self, max_model_len=min(context_length, held))
+        if self.max_model_len > context_length:
+            raise ConfigError(f"--max-model-len exceeds the model's context of {context_length} tokens")
+        if self.max_model_len > held:
+            raise ConfigError(f"--max-model-len exceeds the KV cache of {held} tokens; raise --kv-blocks")
+        return self
+
+    def limits(self) -> Limits:
+        """What the core takes on; the settings must be :meth:`resolved`."""
+        assert self.max_model_len is not None, "not resolved against the model's context"
+        return Limits(
+            max_model_len=self.max_model_len,
+            max_running=self.max_running,
+            token_budget=self.token_budget,
+            max_waiting=self.max_waiting,
+            max_waiting_per_tenant=self.max_waiting_per_tenant,
+            shares=self.shares(self.max_model_len),
+        )
 
     def shares(self, max_model_len: int) -> ShareRules:
         """How tenants divide the cache; raises :class:`ConfigError` if the floors leave no room for a request."""
@@ -83,69 +156,71 @@ class WorkerConfig:
         )
 
     def _check(self) -> None:
+        for each in fields(self):
+            value, least = getattr(self, each.name), each.metadata["least"]
+            if least is not None and value is not None and value < least:
+                raise ConfigError(f"{_flag(each)} must be at least {least}")
+        self._check_paths()
+        for name in ("health_deadline", "cache_idle_seconds"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"--{name.replace('_', '-')} must be above 0")
+        if not 0 <= self.drain_seconds < float("inf"):
+            raise ConfigError("--drain-seconds must not be negative")
+        if self.cache_reserve is not None and not 0 <= self.cache_reserve < 1:
+            raise ConfigError("--cache-reserve must be at least 0 and below 1")
+        if not 0 < self.cache_cap <= 1:
+            raise ConfigError("--cache-cap must be above 0 and at most 1")
+        if self.token_budget < self.max_running:
+            raise ConfigError("--token-budget must not be below --max-running: every running request decodes each step")
+
+    def _check_paths(self) -> None:
         if not self.model.is_dir():
             raise ConfigError(f"--model {self.model} is not a directory; register the model first")
         if not (self.model / "config.json").is_file():
             raise ConfigError(f"--model {self.model} is not a model store directory: it holds no config.json")
         if not self.adapter_store.is_dir():
             raise ConfigError(f"--adapter-store {self.adapter_store} is not a directory")
-        for root in self.adapter_roots:
+        for root in self.adapter_root:
             if not root.is_dir():
                 raise ConfigError(f"--adapter-root {root} is not a directory")
-        positive = ("kv_blocks", "threads", "max_running", "token_budget", "max_waiting", "max_waiting_per_tenant")
-        for name in (*positive, "max_body_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
-        if self.slots < 0:
-            raise ConfigError("--slots must not be negative")
-        self._check_cache()
-        if self.token_budget < self.max_running:
-            raise ConfigError("--token-budget must not be below --max-running: every running request decodes each step")
-        if self.max_model_len is not None and self.max_model_len < 2:
-            raise ConfigError("--max-model-len must be at least 2")
 
-    def _check_cache(self) -> None:
-        if self.cache_reserve is not None and not 0 <= self.cache_reserve < 1:
-            raise ConfigError("--cache-reserve must be at least 0 and below 1")
-        if not 0 < self.cache_cap <= 1:
-            raise ConfigError("--cache-cap must be above 0 and at most 1")
-        if not 0 < self.cache_idle_seconds < float("inf"):
-            raise ConfigError("--cache-idle-seconds must be above 0")
+
+def _flag(each: Field[Any]) -> str:
+    return f"--{each.name.replace('_', '-')}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m inference", description="Serve one base model and its adapters.")
-    add = parser.add_argument
-    add("--model", type=Path, required=True, help="model store directory; its name is the model's name in requests")
-    add("--adapter-store", type=Path, required=True, help="content-addressed store that adapters are loaded from")
-    add("--adapter-root", type=Path, action="append", default=[], help="further directory an operator may load from")
-    add("--grant-key", type=Path, required=True, help="Ed25519 public key (PEM) that grants are verified with")
-    add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8001, help="0: any free port; the ready line names it")
-    add("--slots", type=int, default=8, help="adapters on the device at a time")
-    add("--kv-blocks", type=int, default=640, help=f"KV cache in blocks of {BLOCK_SIZE} tokens")
-    add("--max-model-len", type=int, default=None, help="most tokens of a request (default: what model and cache hold)")
-    add("--threads", type=int, default=_cpus(), help="CPU threads of the core (default: all)")
-    add("--dtype", choices=DTYPES, default="float32")
-    add("--max-running", type=int, default=64, help="most requests in one step")
-    add("--token-budget", type=int, default=512, help="most tokens in one step; longer prompts are cut into chunks")
-    add("--max-waiting", type=int, default=1024, help="most queued requests")
-    add("--max-waiting-per-tenant", type=int, default=256, help="most queued requests of one tenant")
-    add("--max-body-bytes", type=int, default=8 * 1024 * 1024)
-    add("--drain-seconds", type=float, default=30.0, help="how long running requests may go on after SIGTERM")
-    add("--health-deadline", type=float, default=30.0, help="seconds a step may take before the worker is unhealthy")
-    add(
-        "--cache-reserve",
-        type=float,
-        help="part of the KV cache, 0 to 1, in which every tenant's equal share of cached prefixes is safe from others "
-        f"(default: {CACHE_RESERVE}, or what the longest request leaves)",
-    )
-    add("--cache-cap", type=float, default=1.0, help="part of the KV cache that one tenant's prefixes may fill")
-    add("--cache-idle-seconds", type=float, default=600.0, help="an idle tenant's prefixes are safe for so long")
-    add("--json", action="store_true", help="the ready line as one JSON object")
+    for each in fields(WorkerConfig):
+        kind, help_text = each.metadata["kind"], each.metadata["help"]
+        if kind is bool:
+            parser.add_argument(_flag(each), action="store_true", help=help_text)
+            continue
+        read = _path if kind is Path else kind
+        required = each.default is MISSING and each.default_factory is MISSING
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        if each.metadata["repeated"]:
+            parser.add_argument(_flag(each), action=_Gather, type=read, default=default, help=help_text)
+        else:
+            given = {"required": True} if required else {"default": default}
+            parser.add_argument(_flag(each), type=read, choices=each.metadata["choices"], help=help_text, **given)
     return parser
 
 
-def _cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+class _Gather(argparse.Action):
+    """``append`` for a tuple."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
+
+
+def _path(text: str) -> Path:
+    return Path(text).resolve()
+
+
+def _jsonable(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be handed to the core")

@@ -17,10 +17,10 @@ import sys
 import threading
 from pathlib import Path
 
+from inference.config import WorkerConfig
 from inference.core.limits import Limits
 from inference.core.loop import Loop, Stop
 from inference.core.messages import MAX_FRAME_BYTES, Message, decode, encode
-from inference.core.shares import ShareRules
 from inference.core.step import Runner
 from inference.errors import InferenceError
 
@@ -90,51 +90,38 @@ def prepare() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m inference.core.process")
-    parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--adapter-store", type=Path, required=True)
-    parser.add_argument("--num-blocks", type=int, required=True)
-    parser.add_argument("--num-slots", type=int, required=True)
-    parser.add_argument("--max-model-len", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--dtype", required=True)
-    parser.add_argument("--max-running", type=int, required=True)
-    parser.add_argument("--token-budget", type=int, required=True)
-    parser.add_argument("--max-waiting", type=int, required=True)
-    parser.add_argument("--max-waiting-per-tenant", type=int, required=True)
-    parser.add_argument("--reserved-blocks", type=int, required=True)
-    parser.add_argument("--cap-blocks", type=int, required=True)
-    parser.add_argument("--idle-seconds", type=float, required=True)
+    parser.add_argument("--socket", type=Path, required=True, help="where the front listens")
+    parser.add_argument("--config", type=WorkerConfig.from_json, required=True, help="the worker's settings as JSON")
     options = parser.parse_args()
+    config: WorkerConfig = options.config
     prepare()
     try:
-        from inference.model_store import fingerprint_of
-        from inference.runner import TorchRunner
-
-        runner = TorchRunner.load(
-            options.model,
-            num_blocks=options.num_blocks,
-            num_slots=options.num_slots,
-            max_model_len=options.max_model_len,
-            threads=options.threads,
-            dtype=options.dtype,
-        )
-        limits = Limits(
-            max_model_len=options.max_model_len,
-            max_running=options.max_running,
-            token_budget=options.token_budget,
-            max_waiting=options.max_waiting,
-            max_waiting_per_tenant=options.max_waiting_per_tenant,
-            shares=ShareRules(options.reserved_blocks, options.cap_blocks, options.idle_seconds),
-        )
-        serve(options.socket, runner, limits, base=fingerprint_of(options.model), store=options.adapter_store)
+        runner, base = load(config)
+        serve(options.socket, runner, config.limits(), base=base, store=config.adapter_store)
     except InferenceError as error:
         log.error("%s", error)
         return 1
     except MemoryError:
-        log.error("not enough memory for the model and %s KV blocks", options.num_blocks)
+        log.error("not enough memory for the model and %s KV blocks", config.kv_blocks)
         return 1
     return 0
+
+
+def load(config: WorkerConfig) -> tuple[Runner, str]:
+    """The model on its device, and the base model's part of every cache key."""
+    from inference.model_store import fingerprint_of
+    from inference.runner import TorchRunner
+
+    assert config.max_model_len is not None, "not resolved against the model's context"
+    runner = TorchRunner.load(
+        config.model,
+        num_blocks=config.kv_blocks,
+        num_slots=config.slots,
+        max_model_len=config.max_model_len,
+        threads=config.threads,
+        dtype=config.dtype,
+    )
+    return runner, fingerprint_of(config.model)
 
 
 if __name__ == "__main__":
