@@ -91,6 +91,41 @@ class Grant:
         )
 
 
+ConstraintKind = Literal["json_object", "json_schema", "regex", "grammar", "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A language that the generated text has to belong to.
+
+    :param source: the JSON schema, the regular expression, the grammar (Lark) or a JSON list of choices; empty for
+        ``json_object``.
+    """
+
+    kind: ConstraintKind
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural logarithm of a token's probability under the model's own distribution (before temperature and cuts).
+
+    :param top: the most likely tokens at this place with theirs, best first; as many as were asked for.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+    def wire(self) -> list[Any]:
+        return [self.token, self.logprob, self.top]
+
+    @classmethod
+    def from_wire(cls, data: list[Any]) -> TokenLogprob:
+        token, logprob, top = data
+        return cls(token, logprob, tuple((other, value) for other, value in top))
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen. Defaults are OpenAI's where OpenAI has the parameter, vLLM's elsewhere.
@@ -105,6 +140,10 @@ class SamplingParams:
     :param stop_token_ids: tokens that end the text, beside the model's own end tokens.
     :param ignore_eos: the model's own end tokens do not stop the request.
     :param min_tokens: end tokens cannot be chosen before this many tokens.
+    :param logprobs: report each generated token's log-probability, with this many of the most likely beside it;
+        ``None`` reports nothing.
+    :param prompt_logprobs: the same for the prompt's tokens from the second on.
+    :param constraint: what the text has to conform to; ``None`` leaves it free.
     """
 
     max_tokens: int = 16
@@ -121,6 +160,9 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    constraint: Constraint | None = None
 
     def wire(self) -> dict[str, Any]:
         return asdict(self)
@@ -130,6 +172,8 @@ class SamplingParams:
         values = dict(data)
         values["stop"] = tuple(values["stop"])
         values["stop_token_ids"] = tuple(values["stop_token_ids"])
+        if values["constraint"] is not None:
+            values["constraint"] = Constraint(**values["constraint"])
         values["logit_bias"] = {int(token): bias for token, bias in values["logit_bias"].items()}
         return cls(**values)
 
@@ -160,7 +204,8 @@ class Delta:
     """What a stream gained since the last delta of the same choice.
 
     ``text`` may be empty while ``token_ids`` is not (half a UTF-8 character, a possible stop string). The last delta of
-    a choice carries ``finish_reason``; the last delta of a request carries ``usage``.
+    a choice carries ``finish_reason``; the last delta of a request carries ``usage``. ``logprobs`` are those of
+    ``token_ids``; ``prompt_logprobs`` come once, with the first delta, if they were asked for.
     """
 
     text: str
@@ -168,3 +213,5 @@ class Delta:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     index: int = 0
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None

@@ -13,7 +13,7 @@ from inference.adapters.host import HostAdapter, read_adapter
 from inference.adapters.slots import AdapterSlots
 from inference.attention.base import AttentionBackend
 from inference.attention.torch_backend import TorchAttention
-from inference.core.step import Row
+from inference.core.step import Row, Sampled
 from inference.errors import ConfigError, InferenceError
 from inference.models.decoder import Decoder
 from inference.models.loader import load_decoder
@@ -101,10 +101,10 @@ class TorchRunner:
             dtype=kind,
         )
 
-    def run(self, rows: Sequence[Row]) -> list[int | None]:
-        chosen: list[int | None] = [None] * len(rows)
+    def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
+        results: list[Sampled | None] = [None] * len(rows)
         if not rows:
-            return chosen
+            return results
         # Rows lie as the adapters' operands do, the base's first, so that the adapters' products need no gather.
         ranks = self._slots.order()
         order = sorted(range(len(rows)), key=lambda index: (ranks.get(rows[index].slot, -1), rows[index].slot))
@@ -115,8 +115,8 @@ class TorchRunner:
             raise InferenceError(f"the device failed in a step: {error}") from error
         sampled = (index for index in order if rows[index].params is not None)
         for index, token in zip(sampled, tokens, strict=True):
-            chosen[index] = token
-        return chosen
+            results[index] = Sampled([token])
+        return results
 
     def read_adapter(self, directory: Path) -> HostAdapter:
         return read_adapter(directory, self._base, self._decoder.config.num_layers, self._dtype)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from inference.core.sequence import Sequence
 from inference.core.step import Row
 from inference.errors import InferenceError
-from inference.protocol import FinishReason
+from inference.protocol import FinishReason, TokenLogprob
 
 
 @dataclass(slots=True)
@@ -39,9 +40,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a request gained: a token, an end, or an error instead of one."""
+    """What a request gained: tokens, an end, or an error instead.
+
+    :ivar logprobs: of ``tokens``; :ivar prompt_logprobs: of the prompt, once, with the first token.
+    """
 
     sequence: Sequence
-    token: int | None = None
+    tokens: Seq[int] = ()
     finish: FinishReason | None = None
     error: InferenceError | None = None
+    logprobs: Seq[TokenLogprob] | None = None
+    prompt_logprobs: Seq[TokenLogprob] | None = None

@@ -6,9 +6,11 @@ import logging
 import queue
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from inference.adapter_format import content_digest, store_path
 from inference.core.batch import Progress
@@ -33,7 +35,7 @@ from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.core.step import Row, Runner
 from inference.errors import AdapterInvalid, AdapterNotFound, InferenceError
-from inference.protocol import SamplingParams
+from inference.protocol import SamplingParams, TokenLogprob
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +95,8 @@ class Loop:
         self._send(self._ready())
         while self._receive():
             batch = self.scheduler.schedule()
-            sampled = self._runner.run(batch.rows) if batch.rows else []
-            progress = self.scheduler.postprocess(batch, sampled)
+            results = self._runner.run(batch.rows) if batch.rows else []
+            progress = self.scheduler.postprocess(batch, results)
             self._report(progress, computed=bool(batch.rows))
         self._reader.shutdown(wait=False, cancel_futures=True)
 
@@ -191,11 +193,11 @@ class Loop:
         (block,) = pool.allocate(NOBODY)
         try:
             row = Row([0], 0, [block], params=SamplingParams(max_tokens=1, temperature=0.0), prompt=[0])
-            (token,) = self._runner.run([row])
+            (result,) = self._runner.run([row])
         finally:
             pool.release(block, keep=False)
-        if token is None or not 0 <= token < self._runner.vocab_size:
-            raise InferenceError(f"the forward step gave no token of the vocabulary but {token}")
+        if result is None or not all(0 <= token < self._runner.vocab_size for token in result.tokens):
+            raise InferenceError(f"the forward step gave no token of the vocabulary but {result}")
 
     def _answer(self, call: int, action: Callable[[], None]) -> None:
         try:
@@ -209,7 +211,7 @@ class Loop:
         self._steps += computed
         if not (computed or self._changed):
             return
-        gained = [[p.sequence.request_id, p.token, p.finish, p.sequence.cached_tokens] for p in progress]
+        gained = [_gained(p) for p in progress]
         failed = [[p.sequence.request_id, *_named(p.error)] for p in self._failed if p.error is not None]
         self._failed, self._changed = [], False
         self._send(Step(gained, failed, values(self._stats())))
@@ -241,6 +243,18 @@ class Loop:
             eos_token_ids=sorted(runner.eos_token_ids),
             kv_dtype=runner.kv_dtype,
         )
+
+
+def _gained(progress: Progress) -> list[Any]:
+    sequence = progress.sequence
+    entry = [sequence.request_id, progress.tokens, progress.finish, sequence.cached_tokens]
+    if progress.logprobs is not None or progress.prompt_logprobs is not None:
+        entry += [_wire(progress.logprobs), _wire(progress.prompt_logprobs)]
+    return entry
+
+
+def _wire(logprobs: Seq[TokenLogprob] | None) -> list[Any] | None:
+    return None if logprobs is None else [entry.wire() for entry in logprobs]
 
 
 def _named(error: InferenceError) -> tuple[str, str, str | None]:

@@ -92,7 +92,8 @@ class Stats:
 class Step:
     """Core → front, after every step and whenever the core falls idle.
 
-    :param gained: ``[request id, token, finish reason or None, cached prompt tokens]``
+    :param gained: ``[request id, tokens, finish reason or None, cached prompt tokens]``, and for a request that asked
+        for them ``[…, logprobs or None, prompt logprobs or None]``, each :meth:`TokenLogprob.wire`
     :param failed: ``[request id, error name, message, param or None]``
     """
 

@@ -20,6 +20,7 @@ from inference.core.limits import Limits
 from inference.core.prefix_cache import PrefixCache
 from inference.core.residency import Residency, Settled
 from inference.core.sequence import Sequence, State
+from inference.core.step import Sampled
 from inference.core.waiting import WaitingQueue
 from inference.errors import InvalidRequest
 from inference.protocol import FinishReason
@@ -112,24 +113,28 @@ class Scheduler:
             self._admit(batch, budget, now)
         return batch
 
-    def postprocess(self, batch: Batch, sampled: Seq[int | None]) -> list[Progress]:
+    def postprocess(self, batch: Batch, results: Seq[Sampled | None]) -> list[Progress]:
         """Account for one computed step; what each request gained."""
         progress = []
-        for sequence, row, token in zip(batch.sequences, batch.rows, sampled, strict=True):
+        for sequence, row, result in zip(batch.sequences, batch.rows, results, strict=True):
             sequence.computed += len(row.tokens)
             if sequence.computed >= (len(sequence.keys) + 1) * self._block_size:
                 self._register_blocks(sequence)
             if row.params is None:
                 continue
-            assert token is not None, "the runner sampled no token where one was asked for"
-            sequence.tokens.append(token)
-            sequence.output.append(token)
-            self.fairness.charge_output(sequence.tenant, sequence.weight)
-            finish = self._finish_reason(sequence, token)
-            if finish is not None:
-                self._finish(sequence)
-            progress.append(Progress(sequence, token, finish))
+            assert result is not None, "the runner sampled no token where one was asked for"
+            progress.append(self._gain(sequence, result))
         return progress
+
+    def _gain(self, sequence: Sequence, result: Sampled) -> Progress:
+        (token,) = result.tokens
+        sequence.tokens.append(token)
+        sequence.output.append(token)
+        self.fairness.charge_output(sequence.tenant, sequence.weight)
+        finish = self._finish_reason(sequence, token)
+        if finish is not None:
+            self._finish(sequence)
+        return Progress(sequence, result.tokens, finish, logprobs=result.logprobs)
 
     def check_idle(self) -> None:
         """Raises ``AssertionError`` unless an idle core holds nothing: the conservation check."""

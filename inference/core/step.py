@@ -7,11 +7,11 @@ fake one can drive the scheduler through millions of steps in tests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from inference.protocol import SamplingParams
+from inference.protocol import SamplingParams, TokenLogprob
 
 BASE_SLOT = -1
 """The slot of a row without an adapter."""
@@ -29,6 +29,11 @@ class Row:
     :param output: tokens generated so far (penalties; ``len(output)`` numbers the random draw). Not to be mutated.
     :param prompt: the prompt's ids (repetition penalty). Not to be mutated.
     :param seed: the request's random seed, always set when ``params`` is.
+    :param draft: how many of the last ``tokens`` are guesses: sample after the last known token and after each guess
+        that turned out right. 0 with a ``mask``.
+    :param mask: tokens that may be chosen: one bit each, least significant first, in 32-bit little-endian words.
+    :param prompt_logprobs: report the log-probability of the prompt's token after each of ``tokens``, with this many of
+        the most likely beside it.
     """
 
     tokens: Sequence[int]
@@ -39,6 +44,23 @@ class Row:
     output: Sequence[int] = ()
     prompt: Sequence[int] = ()
     seed: int = 0
+    draft: int = 0
+    mask: bytes | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What a step found out for one row.
+
+    :param tokens: chosen tokens, in order: none in the middle of a prompt, more than one after right guesses.
+    :param logprobs: of ``tokens``, when ``params.logprobs`` asks for them.
+    :param prompt_logprobs: of the prompt's tokens at positions ``start + 1 …``, as far as the prompt goes.
+    """
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 class Runner(Protocol):
@@ -56,8 +78,8 @@ class Runner(Protocol):
     eos_token_ids: frozenset[int]
     kv_dtype: str
 
-    def run(self, rows: Sequence[Row]) -> list[int | None]:
-        """Compute KV for every row's tokens and sample one token for each row that has ``params`` (else ``None``).
+    def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
+        """Compute KV for every row's tokens; a result for each row that has ``params`` or ``prompt_logprobs``.
 
         Raises ``InferenceError`` only when the device itself fails: then the whole engine is unusable.
         """

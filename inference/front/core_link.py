@@ -28,7 +28,7 @@ from inference.core.messages import (
     encode,
 )
 from inference.errors import ConfigError, EngineDead, InferenceError
-from inference.protocol import FinishReason
+from inference.protocol import FinishReason, TokenLogprob
 
 log = logging.getLogger(__name__)
 
@@ -39,20 +39,28 @@ class TokenInbox:
     A slow reader finds many tokens at once instead of a queue of single ones.
     """
 
-    __slots__ = ("_event", "cached_tokens", "error", "finish", "tokens")
+    __slots__ = ("_event", "cached_tokens", "error", "finish", "logprobs", "prompt_logprobs", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: tuple[TokenLogprob, ...] | None = None
         self.finish: FinishReason | None = None
         self.error: InferenceError | None = None
         self.cached_tokens = 0
         self._event = asyncio.Event()
 
-    def put(self, token: int, finish: FinishReason | None, cached_tokens: int) -> None:
-        self.tokens.append(token)
+    def put(self, tokens: Sequence[int], finish: FinishReason | None, cached_tokens: int) -> None:
+        self.tokens += tokens
         self.finish = finish
         self.cached_tokens = cached_tokens
         self._event.set()
+
+    def put_logprobs(self, logprobs: list[Any] | None, prompt_logprobs: list[Any] | None) -> None:
+        """Beside the same step's :meth:`put`, for a request that asked for them."""
+        self.logprobs += [TokenLogprob.from_wire(entry) for entry in logprobs or ()]
+        if prompt_logprobs is not None:
+            self.prompt_logprobs = tuple(TokenLogprob.from_wire(entry) for entry in prompt_logprobs)
 
     def fail(self, error: InferenceError) -> None:
         self.error = error
@@ -223,10 +231,12 @@ class CoreLink:
         self.last_step = time.monotonic()
         self.stats = Stats(*step.stats)
         inboxes = self._inboxes
-        for request_id, token, finish, cached_tokens in step.gained:
+        for request_id, tokens, finish, cached_tokens, *logprobs in step.gained:
             inbox = inboxes.get(request_id)
             if inbox is not None:
-                inbox.put(token, finish, cached_tokens)
+                inbox.put(tokens, finish, cached_tokens)
+                if logprobs:
+                    inbox.put_logprobs(*logprobs)
                 if finish is not None:
                     del inboxes[request_id]
         for request_id, name, message, param in step.failed:

@@ -15,12 +15,17 @@ from typing import Any
 from exactness import compare
 from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, check_prompts
 
-from inference.core.step import BASE_SLOT, Row
+from inference.core.step import BASE_SLOT, Row, Sampled
 from inference.protocol import SamplingParams
 from inference.runner import TorchRunner
 
 BLOCKS_PER_ROW = 32
 STEPS = 20
+
+
+def tokens(results: list[Sampled | None]) -> list[int]:
+    """The one token that each row gained."""
+    return [result.tokens[0] for result in results if result is not None]
 
 
 class Sequences:
@@ -31,27 +36,27 @@ class Sequences:
         self.prompt = (prompt * PROMPT_TOKENS)[:PROMPT_TOKENS]
         self.params = SamplingParams(max_tokens=OUTPUT_TOKENS, temperature=0.0, ignore_eos=True)
 
-    def row(self, index: int, tokens: list[int], start: int, slot: int) -> Row:
+    def row(self, index: int, ids: list[int], start: int, slot: int) -> Row:
         blocks = range(index * BLOCKS_PER_ROW, (index + 1) * BLOCKS_PER_ROW)
-        return Row(tokens, start, blocks, slot, self.params, output=(), prompt=self.prompt, seed=0)
+        return Row(ids, start, blocks, slot, self.params, output=(), prompt=self.prompt, seed=0)
 
     def decode(self, count: int, mixed: bool, repeats: int) -> list[float]:
         """Median milliseconds of a step that decodes ``count`` rows, once for each repeat."""
         slots = [index % ADAPTERS if mixed else BASE_SLOT for index in range(count)]
         start = len(self.prompt)
-        last = self.runner.run([self.row(i, self.prompt, 0, slot) for i, slot in enumerate(slots)])
+        last = tokens(self.runner.run([self.row(i, self.prompt, 0, slot) for i, slot in enumerate(slots)]))
         times = []
         for number in range(repeats * STEPS + 2):
-            rows = [self.row(i, [token or 0], start + number % OUTPUT_TOKENS, slots[i]) for i, token in enumerate(last)]
+            rows = [self.row(i, [token], start + number % OUTPUT_TOKENS, slots[i]) for i, token in enumerate(last)]
             started = time.perf_counter()
-            last = self.runner.run(rows)
+            last = tokens(self.runner.run(rows))
             times.append(1000 * (time.perf_counter() - started))
         return [statistics.median(times[2 + i * STEPS : 2 + (i + 1) * STEPS]) for i in range(repeats)]
 
-    def prefill(self, tokens: int, repeats: int) -> list[float]:
+    def prefill(self, length: int, repeats: int) -> list[float]:
         times = []
         for _ in range(repeats + 1):
-            prompt = (self.prompt * tokens)[:tokens]
+            prompt = (self.prompt * length)[:length]
             started = time.perf_counter()
             self.runner.run([self.row(0, prompt, 0, BASE_SLOT)])
             times.append(1000 * (time.perf_counter() - started))
@@ -67,13 +72,13 @@ def greedy(runner: TorchRunner, expected: list[dict[str, Any]]) -> list[list[int
     answers: list[list[int]] = [[] for _ in expected]
     for _ in expected[0]["tokens"]:
         rows = []
-        for index, tokens in enumerate(fresh):
+        for index, known in enumerate(fresh):
             blocks = range(index * BLOCKS_PER_ROW, (index + 1) * BLOCKS_PER_ROW)
-            rows.append(Row(tokens, starts[index], blocks, slots[index], params, answers[index], (), 0))
-        for index, token in enumerate(runner.run(rows)):
+            rows.append(Row(known, starts[index], blocks, slots[index], params, answers[index], (), 0))
+        for index, token in enumerate(tokens(runner.run(rows))):
             starts[index] += len(fresh[index])
-            answers[index].append(token or 0)
-            fresh[index] = [token or 0]
+            answers[index].append(token)
+            fresh[index] = [token]
     return answers
 
 

@@ -135,6 +135,7 @@ def test_a_runner_refuses_what_cannot_be(settings: dict[str, object], named: str
 def test_bfloat16_runs(tiny_model_dir: Path) -> None:
     runner = TorchRunner.load(tiny_model_dir, num_blocks=4, num_slots=0, max_model_len=64, dtype="bfloat16")
     row = Row(tokens=[5, 6, 7], start=0, block_table=[0], params=SamplingParams(temperature=0.0))
-    (token,) = runner.run([row])
-    assert token is not None
+    (result,) = runner.run([row])
+    assert result is not None
+    assert len(result.tokens) == 1
     assert runner.kv_dtype == "bfloat16"

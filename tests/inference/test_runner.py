@@ -36,8 +36,9 @@ def generate(runner: TorchRunner, prompt: list[int], slot: int, count: int, firs
     blocks, output = list(range(first_block, first_block + 8)), list[int]()
     tokens, start = prompt, 0
     for _ in range(count):
-        (token,) = runner.run([Row(tokens, start, blocks, slot, GREEDY, output, prompt)])
-        assert token is not None
+        (result,) = runner.run([Row(tokens, start, blocks, slot, GREEDY, output, prompt)])
+        assert result is not None
+        (token,) = result.tokens
         start, tokens = start + len(tokens), [token]
         output.append(token)
     return output
@@ -74,9 +75,9 @@ def test_a_row_gives_the_same_tokens_alone_and_in_a_changing_batch(
             tokens = outputs[i][-1:] or prompts[i]
             start = len(prompts[i]) + len(outputs[i]) - 1 if outputs[i] else 0
             rows.append(Row(tokens, start, list(range(10 * i, 10 * i + 8)), slots[i], GREEDY, outputs[i], prompts[i]))
-        for i, token in zip(active, runner.run(rows), strict=True):
-            assert token is not None
-            outputs[i].append(token)
+        for i, result in zip(active, runner.run(rows), strict=True):
+            assert result is not None
+            outputs[i] += result.tokens
     assert outputs == alone
 
 

@@ -96,12 +96,12 @@ class Engine:
                 for sequence, row in zip(batch.sequences, batch.rows, strict=True)
             ]
         )
-        sampled = self.runner.run(batch.rows) if batch.rows else []
-        progress += self.scheduler.postprocess(batch, sampled)
+        results = self.runner.run(batch.rows) if batch.rows else []
+        progress += self.scheduler.postprocess(batch, results)
         for gained in progress:
             name = gained.sequence.request_id
-            if gained.token is not None:
-                self.outputs.setdefault(name, []).append(gained.token)
+            if gained.tokens:
+                self.outputs.setdefault(name, []).extend(gained.tokens)
             if gained.finish or gained.error:
                 assert name not in self.done
                 self.done[name] = gained

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from inference.core.limits import Limits
 from inference.core.process import prepare, serve
-from inference.core.step import BASE_SLOT, Row
+from inference.core.step import BASE_SLOT, Row, Sampled
 from inference.errors import AdapterInvalid
 
 
@@ -44,13 +44,13 @@ class FakeRunner:
     def next_token(self, tokens: Sequence[int], adapter: str) -> int:
         return zlib.crc32(repr((list(tokens), adapter)).encode()) % self.vocab_size
 
-    def run(self, rows: Sequence[Row]) -> list[int | None]:
+    def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
         if self.step_seconds:
             time.sleep(self.step_seconds)
         self.steps += 1
         self.max_rows = max(self.max_rows, len(rows))
         written: set[int] = set()
-        sampled: list[int | None] = []
+        results: list[Sampled | None] = []
         for row in rows:
             adapter = "" if row.slot == BASE_SLOT else self.slots[row.slot]
             assert row.tokens, "a row without tokens"
@@ -67,8 +67,8 @@ class FakeRunner:
                 expected = (position, everything[position], adapter)
                 assert self.pool.get(self._place(row, position)) == expected, "wrong KV"
             assert (row.params is None) == (end < len(everything)), "sampled too early or not at all"
-            sampled.append(None if row.params is None else self.next_token(everything, adapter))
-        return sampled
+            results.append(None if row.params is None else Sampled([self.next_token(everything, adapter)]))
+        return results
 
     def _place(self, row: Row, position: int) -> int:
         return row.block_table[position // self.block_size] * self.block_size + position % self.block_size
