@@ -13,10 +13,14 @@ from inference.protocol import FinishReason, TokenLogprob
 
 @dataclass(slots=True)
 class Batch:
-    """Row ``i`` belongs to sequence ``i``."""
+    """Row ``i`` belongs to sequence ``i``.
+
+    :ivar started: those that never ran before.
+    """
 
     rows: list[Row] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
+    started: list[Sequence] = field(default_factory=list)
 
     def append(self, sequence: Sequence, length: int) -> int:
         """The sequence's next ``length`` tokens, sampled from if they are its last; returns ``length``."""

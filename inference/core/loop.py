@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.adapter_format import content_digest, store_path
-from inference.core.batch import Progress
+from inference.core.batch import Batch, Progress
 from inference.core.blocks import NOBODY
 from inference.core.limits import Limits
 from inference.core.messages import (
@@ -97,7 +97,7 @@ class Loop:
             batch = self.scheduler.schedule()
             results = self._runner.run(batch.rows) if batch.rows else []
             progress = self.scheduler.postprocess(batch, results)
-            self._report(progress, computed=bool(batch.rows))
+            self._report(batch, progress)
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def _receive(self) -> bool:
@@ -207,14 +207,16 @@ class Loop:
         else:
             self._send(Reply(call))
 
-    def _report(self, progress: list[Progress], *, computed: bool) -> None:
+    def _report(self, batch: Batch, progress: list[Progress]) -> None:
+        computed = bool(batch.rows)
         self._steps += computed
         if not (computed or self._changed):
             return
         gained = [_gained(p) for p in progress]
         failed = [[p.sequence.request_id, *_named(p.error)] for p in self._failed if p.error is not None]
+        started = [[sequence.request_id, sequence.waited] for sequence in batch.started]
         self._failed, self._changed = [], False
-        self._send(Step(gained, failed, values(self._stats())))
+        self._send(Step(gained, failed, started, values(self._stats())))
 
     def _stats(self) -> Stats:
         scheduler = self.scheduler
@@ -230,6 +232,10 @@ class Loop:
             resident=self._residency.resident,
             running_adapters=sorted({seq.adapter for seq in scheduler.running if seq.adapter is not None}),
             waiting_adapters=self._residency.wanted,
+            adapter_loads=self._residency.loads,
+            adapter_load_seconds=self._residency.load_seconds,
+            adapter_failures=self._residency.failures,
+            adapter_evictions=self._residency.evictions,
         )
 
     def _ready(self) -> Ready:

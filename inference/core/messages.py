@@ -86,6 +86,10 @@ class Stats:
     resident: list[str]
     running_adapters: list[str]
     waiting_adapters: list[str]
+    adapter_loads: int
+    adapter_load_seconds: float
+    adapter_failures: int
+    adapter_evictions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,12 @@ class Step:
     :param gained: ``[request id, tokens, finish reason or None, cached prompt tokens]``, and for a request that asked
         for them ``[…, logprobs or None, prompt logprobs or None]``, each :meth:`TokenLogprob.wire`
     :param failed: ``[request id, error name, message, param or None]``
+    :param started: ``[request id, seconds it waited]`` of those whose first tokens this step computed
     """
 
     gained: list[list[Any]]
     failed: list[list[Any]]
+    started: list[list[Any]]
     stats: list[Any]
 
 

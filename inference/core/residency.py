@@ -23,6 +23,7 @@ class _Resident:
     loading: Future[object] | None
     pins: int = 0
     last_used: float = 0.0
+    wanted_at: float = 0.0
     draining: bool = False
     unloaded: bool = False
     waiters: list[Any] = field(default_factory=list)
@@ -53,6 +54,8 @@ class Residency:
 
     Only the core's loop calls it. :param read: digest → what the runner loads; called in ``executor``.
     :param load: puts it into a slot. :param clear: empties one. :param wake: called when a read has ended.
+    :ivar loads: adapters put into a slot, in ``load_seconds`` altogether from first asked for to usable.
+    :ivar failures: reads that failed. :ivar evictions: adapters that made room for another.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class Residency:
         self._free = list(range(num_slots - 1, -1, -1))
         self._residents: dict[str, _Resident] = {}
         self._wanted: dict[str, _Wanted] = {}
+        self.loads = self.failures = self.evictions = 0
+        self.load_seconds = 0.0
 
     @property
     def resident(self) -> list[str]:
@@ -173,17 +178,22 @@ class Residency:
         try:
             self._load(entry.slot, future.result())
         except InferenceError as error:
-            self._evict(entry, clear=False)
-            return Settled(entry.digest, entry.slot, error, waiters)
+            return self._fail(entry, error, waiters)
         except Exception:
             # Anything else is our own mistake or the disk's; it still must not take other requests down.
             log.exception("reading the adapter %s failed", entry.digest)
-            self._evict(entry, clear=False)
-            return Settled(entry.digest, entry.slot, AdapterNotFound("The adapter cannot be read"), waiters)
+            return self._fail(entry, AdapterNotFound("The adapter cannot be read"), waiters)
+        self.loads += 1
+        self.load_seconds += now - entry.wanted_at
         settled = self._settle(entry, waiters, now)
         if entry.unloaded and not entry.pins:
             self._evict(entry)
         return settled
+
+    def _fail(self, entry: _Resident, error: InferenceError, waiters: list[Any]) -> Settled:
+        self.failures += 1
+        self._evict(entry, clear=False)
+        return Settled(entry.digest, entry.slot, error, waiters)
 
     def _settle(self, entry: _Resident, waiters: list[Any], now: float) -> Settled:
         entry.pins += len(waiters)
@@ -199,7 +209,9 @@ class Residency:
             return
         del self._wanted[digest]
         future = self._executor.submit(self._read, digest)
-        self._residents[digest] = _Resident(digest, slot, future, last_used=now, waiters=wanted.waiters)
+        self._residents[digest] = _Resident(
+            digest, slot, future, last_used=now, wanted_at=wanted.since, waiters=wanted.waiters
+        )
         future.add_done_callback(lambda _: self._wake())
 
     def _take_slot(self) -> int | None:
@@ -207,6 +219,7 @@ class Residency:
             idle = [entry for entry in self._residents.values() if not entry.pins and entry.loading is None]
             if not idle:
                 return None
+            self.evictions += 1
             self._evict(min(idle, key=lambda entry: (not entry.draining, entry.last_used)))
         return self._free.pop()
 

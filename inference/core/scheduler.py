@@ -77,6 +77,7 @@ class Scheduler:
         self.limits.check_fits(len(sequence.prompt), sequence.params.max_tokens, room=room)
         self._backlog.check_room(sequence.tenant)
         sequence.arrival = next(self._arrivals)
+        sequence.queued_at = self._clock()
         sequence.root = self.cache.root(sequence.adapter, sequence.namespace)
         self._live[sequence.request_id] = sequence
         self.fairness.join(sequence.tenant)
@@ -189,8 +190,12 @@ class Scheduler:
                 return
             if not self._pin(sequence, now):
                 continue
+            first = not sequence.admitted
             if not self._take_blocks(sequence):
                 return
+            if first:
+                sequence.waited = now - sequence.queued_at
+                batch.started.append(sequence)
             self.waiting.remove(sequence, State.RUNNING)
             self._backlog.leave(sequence.tenant)
             bisect.insort(self.running, sequence, key=lambda running: running.order)

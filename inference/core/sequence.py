@@ -28,6 +28,7 @@ class Sequence:
     :ivar cached_tokens: prompt tokens found in the cache at the first admission.
     :ivar charged: prompt tokens charged to the tenant at the first admission.
     :ivar admitted: whether it has ever run.
+    :ivar queued_at: when it came, by the scheduler's clock; ``waited``: seconds from then until it first ran.
     """
 
     request_id: str
@@ -52,6 +53,8 @@ class Sequence:
     cached_tokens: int = 0
     charged: int = 0
     admitted: bool = False
+    queued_at: float = 0.0
+    waited: float = 0.0
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)

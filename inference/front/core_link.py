@@ -39,7 +39,7 @@ class TokenInbox:
     A slow reader finds many tokens at once instead of a queue of single ones.
     """
 
-    __slots__ = ("_event", "cached_tokens", "error", "finish", "logprobs", "prompt_logprobs", "tokens")
+    __slots__ = ("_event", "cached_tokens", "error", "finish", "logprobs", "prompt_logprobs", "tokens", "waited")
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -48,6 +48,7 @@ class TokenInbox:
         self.finish: FinishReason | None = None
         self.error: InferenceError | None = None
         self.cached_tokens = 0
+        self.waited: float | None = None  # seconds in the core's queue, once it runs
         self._event = asyncio.Event()
 
     def put(self, tokens: Sequence[int], finish: FinishReason | None, cached_tokens: int) -> None:
@@ -82,15 +83,16 @@ class CoreLink:
     """One core process. Build with :meth:`start`; everything runs in one event loop.
 
     :ivar ready: what the core can do.
-    :ivar stats: its state after the last step; ``last_step`` is when that arrived (monotonic seconds).
+    :ivar stats: its state after the last step; ``last_step`` is when a computed one was last heard of (monotonic
+        seconds), ``busy_since`` when the front last had nothing there.
     :ivar dead: set when the core has gone; every stream and call has then failed with :class:`EngineDead`.
     """
 
     ready: Ready
 
     def __init__(self) -> None:
-        self.stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, [], [], [])
-        self.last_step = time.monotonic()
+        self.stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, [], [], [], 0, 0.0, 0, 0)
+        self.last_step = self.busy_since = time.monotonic()
         self.dead = asyncio.Event()
         self._inboxes: dict[str, TokenInbox] = {}
         self._calls: dict[int, asyncio.Future[None]] = {}
@@ -146,6 +148,8 @@ class CoreLink:
         """Queue a request; raises :class:`EngineDead`. End it with :meth:`abort`, unless the core has."""
         # Registered only once it is on its way: a message that cannot be written must not count as running.
         self._send(message)
+        if not self._inboxes:
+            self.busy_since = time.monotonic()
         inbox = self._inboxes[message.request_id] = TokenInbox()
         return inbox
 
@@ -228,9 +232,14 @@ class CoreLink:
             self._die()
 
     def _on_step(self, step: Step) -> None:
-        self.last_step = time.monotonic()
-        self.stats = Stats(*step.stats)
+        stats = Stats(*step.stats)
+        if stats.steps != self.stats.steps:
+            self.last_step = time.monotonic()
+        self.stats = stats
         inboxes = self._inboxes
+        for request_id, waited in step.started:
+            if (inbox := inboxes.get(request_id)) is not None:
+                inbox.waited = waited
         for request_id, tokens, finish, cached_tokens, *logprobs in step.gained:
             inbox = inboxes.get(request_id)
             if inbox is not None:

@@ -37,7 +37,7 @@ def test_sampling_params_cross_the_wire() -> None:
     [
         Submit("r", [1, 2], {"logit_bias": {7: 1.0}, "stop": ["a"]}, 1 << 62, "t", "n", None, -3, 1),
         Abort("r"),
-        Step([["r", 5, "stop", 16]], [["q", "Overloaded", "full", None]], [1, 2]),
+        Step([["r", [5], "stop", 16]], [["q", "Overloaded", "full", None]], [["r", 0.5]], [1, 2]),
         Reply(3, "AdapterInvalid", "no", "file"),
     ],
 )
