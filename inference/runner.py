@@ -89,6 +89,7 @@ class TorchRunner:
             block_size=block_size,
             device=place,
             dtype=kind,
+            windows=config.windows,
         )
         return cls(
             decoder,

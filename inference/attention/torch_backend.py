@@ -2,7 +2,7 @@
 
 One-token rows (decode) are gathered by block table into buckets of like length and attended together; longer rows
 (prefill) are attended one by one. In a decode bucket the query heads that share a KV head are laid out as query
-positions, so that grouped heads cost no copy of K and V.
+positions, so that grouped heads cost no copy of K and V. Layers with a sliding window read what lies in it and no more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class _Decode:
 
 @dataclass(frozen=True, slots=True)
 class _Prefill:
-    """One row of several tokens: ``start:stop`` of the step; ``index`` ``[context]`` into the pool if it reads any."""
+    """One row of several tokens: ``start:stop`` of the step; ``index`` ``[context]`` into the pool if it reads any.
+
+    Without a ``mask`` every token sees all that come before it.
+    """
 
     start: int
     stop: int
@@ -44,13 +47,24 @@ class _Prefill:
 
 
 @dataclass(slots=True)
-class TorchStep:
-    write: Tensor
+class _View:
+    """What the rows of a step read through one window."""
+
     decodes: list[_Decode] = field(default_factory=list)
     prefills: list[_Prefill] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class TorchStep:
+    """:param views: by window, one for all layers that share it."""
+
+    write: Tensor
+    views: dict[int | None, _View]
+
+
 class TorchAttention:
+    """:param windows: per layer, how many positions a token sees, its own included; ``None``: all before it."""
+
     def __init__(
         self,
         *,
@@ -62,7 +76,9 @@ class TorchAttention:
         block_size: int,
         device: torch.device,
         dtype: torch.dtype,
+        windows: Sequence[int | None] | None = None,
     ) -> None:
+        self._windows = tuple(windows) if windows is not None else (None,) * num_layers
         self.block_size, self.num_blocks = block_size, num_blocks
         self._heads, self._kv_heads, self._dim = num_heads, num_kv_heads, head_dim
         self._device, self._dtype = device, dtype
@@ -73,30 +89,35 @@ class TorchAttention:
     def begin(self, rows: Sequence[Row]) -> TorchStep:
         tables = [self._positions(row) for row in rows]
         write = torch.cat([table[row.start :] for row, table in zip(rows, tables, strict=True)])
-        step = TorchStep(write.to(self._device))
+        views = {window: self._view(rows, tables, window) for window in set(self._windows)}
+        return TorchStep(write.to(self._device), views)
+
+    def _view(self, rows: Sequence[Row], tables: list[Tensor], window: int | None) -> _View:
+        view = _View()
         ones: list[tuple[int, Tensor]] = []
         first = 0
         for row, table in zip(rows, tables, strict=True):
             stop = first + len(row.tokens)
             if len(row.tokens) == 1:
-                ones.append((first, table))
+                ones.append((first, table if window is None else table[-window:]))
             else:
-                step.prefills.append(self._prefill(row, table, first, stop))
+                view.prefills.append(self._prefill(row, table, first, stop, window))
             first = stop
-        step.decodes = [self._decode(bucket) for bucket in _buckets(ones)]
-        return step
+        view.decodes = [self._decode(bucket) for bucket in _buckets(ones)]
+        return view
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: AttentionStep) -> Tensor:
         todo = cast("TorchStep", step)
+        view = todo.views[self._windows[layer]]
         keys, values = self._keys[layer], self._values[layer]
         keys.index_copy_(0, todo.write, k)
         values.index_copy_(0, todo.write, v)
-        if len(todo.decodes) == 1 and not todo.prefills:
-            return self._attend_decode(q, keys, values, todo.decodes[0])
+        if len(view.decodes) == 1 and not view.prefills:
+            return self._attend_decode(q, keys, values, view.decodes[0])
         out = q.new_empty(len(q), self._heads * self._dim)
-        for decode in todo.decodes:
+        for decode in view.decodes:
             out.index_copy_(0, decode.token, self._attend_decode(q.index_select(0, decode.token), keys, values, decode))
-        for prefill in todo.prefills:
+        for prefill in view.prefills:
             own = slice(prefill.start, prefill.stop)
             if prefill.index is None:
                 context_k, context_v = k[own], v[own]
@@ -142,12 +163,17 @@ class TorchAttention:
         token = torch.tensor([token for token, _ in rows], device=self._device)
         return _Decode(token, index.flatten().to(self._device), longest, mask)
 
-    def _prefill(self, row: Row, table: Tensor, start: int, stop: int) -> _Prefill:
-        if row.start == 0:
-            return _Prefill(start, stop, None, None)
+    def _prefill(self, row: Row, table: Tensor, start: int, stop: int, window: int | None) -> _Prefill:
         count, length = stop - start, len(table)
-        mask = torch.full((count, length), float("-inf"), dtype=self._dtype).triu_(row.start + 1)
-        return _Prefill(start, stop, table.to(self._device), mask[None, None].to(self._device))
+        if row.start == 0 and (window is None or count <= window):
+            return _Prefill(start, stop, None, None)
+        first = 0 if window is None else max(0, row.start - window + 1)  # the earliest position that any token sees
+        mask = torch.full((count, length - first), float("-inf"), dtype=self._dtype).triu_(row.start - first + 1)
+        if window is not None:
+            gone = torch.ones_like(mask, dtype=torch.bool).tril_(row.start - first - window)
+            mask.masked_fill_(gone, float("-inf"))
+        index = None if row.start == 0 else table[first:].to(self._device)
+        return _Prefill(start, stop, index, mask[None, None].to(self._device))
 
 
 def _buckets(rows: list[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:

@@ -99,7 +99,7 @@ def test_sharded_weights_load_like_whole_ones(tmp_path: Path) -> None:
         ({"quantization_config": {"quant_method": "awq"}}, "awq"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"sliding_window": 128}, "sliding_window 128"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
     ],
 )
 def test_unsupported_configurations_are_refused_by_name(
