@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from inference.adapter_format import BaseShapes
 from inference.adapters.host import HostAdapter, read_adapter
@@ -15,8 +17,10 @@ from inference.attention.base import AttentionBackend
 from inference.attention.torch_backend import TorchAttention
 from inference.core.step import Row, Sampled
 from inference.errors import ConfigError, InferenceError
+from inference.logprobs import slice_rows, token_logprobs
 from inference.models.decoder import Decoder
 from inference.models.loader import load_decoder
+from inference.protocol import TokenLogprob
 from inference.sampler import sample
 from sgmv import Plan
 
@@ -111,12 +115,11 @@ class TorchRunner:
         order = sorted(range(len(rows)), key=lambda index: (ranks.get(rows[index].slot, -1), rows[index].slot))
         try:
             with torch.inference_mode():
-                tokens = self._step([rows[index] for index in order])
+                found = self._step([rows[index] for index in order])
         except RuntimeError as error:
             raise InferenceError(f"the device failed in a step: {error}") from error
-        sampled = (index for index in order if rows[index].params is not None)
-        for index, token in zip(sampled, tokens, strict=True):
-            results[index] = Sampled([token])
+        for index, result in zip(order, found, strict=True):
+            results[index] = result
         return results
 
     def read_adapter(self, directory: Path) -> HostAdapter:
@@ -130,18 +133,15 @@ class TorchRunner:
     def clear_slot(self, slot: int) -> None:
         self._slots.clear(slot)
 
-    def _step(self, rows: list[Row]) -> list[int]:
+    def _step(self, rows: list[Row]) -> list[Sampled | None]:
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
-        last: list[int] = []
         for row in rows:
             count = len(row.tokens)
             tokens.extend(row.tokens)
             positions.extend(range(row.start, row.start + count))
             slots.extend([row.slot] * count)
-            if row.params is not None:
-                last.append(len(tokens) - 1)
         hidden = self._decoder.forward(
             torch.tensor(tokens, device=self._device),
             torch.tensor(positions, device=self._device),
@@ -149,11 +149,91 @@ class TorchRunner:
             self._attention,
             self._attention.begin(rows),
         )
-        if not last:
-            return []
-        picked = hidden if len(last) == len(hidden) else hidden.index_select(0, torch.tensor(last, device=self._device))
-        logits = self._decoder.logits(picked).float()
-        return sample(logits, [row for row in rows if row.params is not None], self.eos_token_ids)
+        results = self._sample(hidden, rows)
+        begin = 0
+        for index, row in enumerate(rows):
+            if row.prompt_logprobs is not None:
+                result = results[index] or Sampled([])
+                result.prompt_logprobs = self._score_prompt(hidden, begin, row, row.prompt_logprobs)
+                results[index] = result
+            begin += len(row.tokens)
+        return results
+
+    def _sample(self, hidden: Tensor, rows: list[Row]) -> list[Sampled | None]:
+        """A token after the last known one of each row with ``params``, and after each guess that was right."""
+        places: list[int] = []  # of ``hidden``
+        draws: list[Row] = []
+        end = 0
+        for row in rows:
+            end += len(row.tokens)
+            if row.params is not None:
+                places.extend(range(end - 1 - row.draft, end))
+                draws.extend(_draws(row))
+        results: list[Sampled | None] = [None] * len(rows)
+        if not draws:
+            return results
+        chosen, logprobs = self._choose(self._logits(hidden, places), draws)
+        at = 0
+        for index, row in enumerate(rows):
+            if row.params is None:
+                continue
+            count = _accepted(row, chosen[at : at + 1 + row.draft])
+            taken = slice(at, at + count)
+            results[index] = Sampled(
+                chosen[taken],
+                None if row.params.logprobs is None else [logprobs[draw] for draw in range(at, at + count)],
+            )
+            at += 1 + row.draft
+        return results
+
+    def _choose(self, logits: Tensor, draws: list[Row]) -> tuple[list[int], dict[int, TokenLogprob]]:
+        """A token for each draw, and the log-probabilities of those that ask for them."""
+        tops = {
+            draw: row.params.logprobs
+            for draw, row in enumerate(draws)
+            if row.params is not None and row.params.logprobs is not None
+        }
+        raw = logits[list(tops)] if tops else None  # a copy: sampling writes to the logits
+        chosen = sample(logits, draws, self.eos_token_ids)
+        if raw is None:
+            return chosen, {}
+        found = token_logprobs(raw, [chosen[draw] for draw in tops], list(tops.values()))
+        return chosen, dict(zip(tops, found, strict=True))
+
+    def _score_prompt(self, hidden: Tensor, begin: int, row: Row, top: int) -> list[TokenLogprob]:
+        """The prompt's tokens that follow this chunk's; ``hidden[begin]`` is the chunk's first."""
+        targets = row.prompt[row.start + 1 : row.start + 1 + len(row.tokens)]
+        size = slice_rows(self.vocab_size)
+        found: list[TokenLogprob] = []
+        for at in range(0, len(targets), size):
+            part = targets[at : at + size]
+            logits = self._logits(hidden, list(range(begin + at, begin + at + len(part))))
+            found += token_logprobs(logits, part, [top] * len(part))
+        return found
+
+    def _logits(self, hidden: Tensor, places: list[int]) -> Tensor:
+        """``[len(places), vocab]``, float32, the caller's own."""
+        if len(places) != len(hidden):
+            hidden = hidden.index_select(0, torch.tensor(places, device=self._device))
+        return self._decoder.logits(hidden).float()
+
+
+def _draws(row: Row) -> list[Row]:
+    """The row as it is at each position to sample at: those after a guess see the guess as generated."""
+    if not row.draft:
+        return [row]
+    guesses = list(row.tokens[-row.draft :])
+    return [replace(row, output=[*row.output, *guesses[:count]]) for count in range(row.draft + 1)]
+
+
+def _accepted(row: Row, chosen: list[int]) -> int:
+    """How many of the chosen tokens stand: one, and one more for each guess before the first wrong one."""
+    count = 1
+    for guess, token in zip(row.tokens[len(row.tokens) - row.draft :], chosen, strict=False):
+        if guess != token:
+            break
+        count += 1
+    return count
 
 
 def _end_tokens(model_dir: Path) -> frozenset[int]:
