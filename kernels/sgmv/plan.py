@@ -39,7 +39,7 @@ class Gather:
 class Plan:
     """Rows grouped by slot.
 
-    :param slots: slot of each row; negative for a row without an adapter.
+    :param slots: slot of each row; negative for a row without an adapter. Kept as a tuple.
     :raises SgmvArgumentError: ``slots`` holds something that is not an integer.
     """
 
@@ -50,6 +50,7 @@ class Plan:
                 raise SgmvArgumentError("slots", f"row {row} is {slot!r}, not an integer")
             if slot >= 0:
                 groups.setdefault(slot, []).append(row)
+        self.slots = tuple(slots)
         self.num_rows = len(slots)
         self.small = tuple(sorted(slot for slot, rows in groups.items() if len(rows) < LARGE_GROUP))
         self.large = tuple(sorted(slot for slot, rows in groups.items() if len(rows) >= LARGE_GROUP))
