@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from inference.front.core_link import CoreLink
+from inference.front.http_protocol import BoundedProtocol
 from inference.front.metrics import FrontMetrics
 from inference.front.server import address, bind, serve
 from inference.front.service import Service
@@ -14,6 +15,7 @@ from inference.grants import GrantVerifier
 from inference.model_store import fingerprint_of
 from inference.prompt import PromptRenderer
 
+BoundedProtocol.head_seconds = 1.0
 FAKE_CORE = Path(__file__).parent.parent / "core" / "fake_runner.py"
 
 
