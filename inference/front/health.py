@@ -14,11 +14,11 @@ from inference.front.errors import ApiError
 from inference.front.service import Service
 
 REUSE_SECONDS = 1.0
-"""A probe's answer is reused that long: the endpoint is open, and must not become a way to load the device."""
+"""A step's answer is good for so long: the endpoint is open, and must not become a way to load the device."""
 
 
 class HealthCheck:
-    """A forward step under a deadline when idle; the age of the last step when busy."""
+    """The age of the last step while there is work; a forward step under a deadline where that says nothing."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -32,25 +32,31 @@ class HealthCheck:
             return "engine_dead", "The core has stopped"
         if service.draining:
             return "draining", "The worker is shutting down"
+        now = time.monotonic()
+        if now - link.last_step < REUSE_SECONDS or (link.active and now - link.busy_since < REUSE_SECONDS):
+            return None  # a step has just ended, or had no time to
         if link.stats.running:
-            age = time.monotonic() - link.last_step
+            age = now - link.last_step
             if age > service.health_deadline:
                 return "engine_stuck", f"The last step ended {age:.1f} s ago with requests running"
             return None
         return await self._forward_step()
 
     async def _forward_step(self) -> tuple[str, str] | None:
+        deadline = self._service.health_deadline
         now = time.monotonic()
         if self._probe is None or (self._probe.done() and now - self._started > REUSE_SECONDS):
             self._probe, self._started = asyncio.create_task(self._service.link.probe()), now
-        left = self._started + self._service.health_deadline - now
-        try:
-            # Shielded: all callers share one probe, and one of them leaving does not end it.
-            await asyncio.wait_for(asyncio.shield(self._probe), max(left, 0.001))
-        except TimeoutError:
-            return "engine_stuck", f"A forward step did not end within {self._service.health_deadline} s"
-        except InferenceError as error:
+        left = self._started + deadline - now
+        # Waited for, not awaited: all callers share one probe, and one of them leaving does not end it.
+        await asyncio.wait([self._probe], timeout=max(left, 0.0))
+        if not self._probe.done():
+            return "engine_stuck", f"A forward step did not end within {deadline:g} s"
+        error = self._probe.exception()
+        if isinstance(error, InferenceError):
             return "engine_failed", str(error)
+        if error is not None:
+            raise error
         return None
 
 
