@@ -7,6 +7,7 @@ front goes away, the reader sees the end of the stream and the core leaves, so t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import logging
 import os
@@ -71,6 +72,11 @@ def _write(connection: socket.socket, outbox: queue.SimpleQueue[Message | None])
             connection.sendall(b"".join(encode(message) for message in messages if message is not None))
     except OSError:
         return  # the reader sees the same and stops the loop
+    except Exception:
+        # A core that computes but cannot say so would leave streams silent; the front must see it end.
+        log.exception("a message could not be written")
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def die_with_parent() -> None:

@@ -27,10 +27,12 @@ from inference.core.messages import (
     decode,
     encode,
 )
-from inference.errors import ConfigError, EngineDead, InferenceError
+from inference.errors import ConfigError, EngineDead, InferenceError, InvalidRequest
 from inference.protocol import FinishReason, TokenLogprob
 
 log = logging.getLogger(__name__)
+
+NO_SLOTS = "This worker serves no adapters: it was started with --slots 0"
 
 
 class TokenInbox:
@@ -92,7 +94,7 @@ class CoreLink:
 
     def __init__(self) -> None:
         self.stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, [], [], [], 0, 0.0, 0, 0)
-        self.last_step = self.busy_since = time.monotonic()
+        self.last_step = self.busy_since = float("-inf")
         self.dead = asyncio.Event()
         self._inboxes: dict[str, TokenInbox] = {}
         self._calls: dict[int, asyncio.Future[None]] = {}
@@ -171,6 +173,9 @@ class CoreLink:
         return len(self._inboxes)
 
     async def load_adapter(self, digest: str, path: str | None) -> None:
+        """Make it resident; raises what is wrong with it."""
+        if not self.ready.num_slots:
+            raise InvalidRequest(NO_SLOTS, "lora_name")
         await self._call(lambda call: LoadAdapter(call, digest, path))
 
     async def unload_adapter(self, digest: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from starlette.requests import ClientDisconnect, Request
 
 from inference.core.messages import Submit
-from inference.errors import GrantRefused
+from inference.errors import GrantRefused, InvalidRequest
 from inference.front.bodies import GenerateBody, invalid, sampling_params
-from inference.front.core_link import CoreLink
+from inference.front.core_link import NO_SLOTS, CoreLink
 from inference.front.errors import ApiError
 from inference.front.generation import Generation
 from inference.front.metrics import FrontMetrics
@@ -114,6 +114,8 @@ class Service:
             return None
         # Never compare with a grant for the base alone: an unknown name must not fall back to it.
         if grant.adapter is not None and grant.adapter in (model, self.names.get(model)):
+            if not self.link.ready.num_slots:
+                raise InvalidRequest(NO_SLOTS, "model")
             return grant.adapter
         raise GrantRefused("The grant is not for this model")
 

@@ -94,12 +94,14 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=50)
     parser.add_argument("--step-seconds", type=float, default=0.002)
     parser.add_argument("--num-blocks", type=int, default=64)
+    parser.add_argument("--num-slots", type=int, default=2)
     parser.add_argument("--max-waiting", type=int, default=64)
     parser.add_argument("--max-waiting-per-tenant", type=int, default=32)
     options = parser.parse_args()
     prepare()
     runner = FakeRunner(
         num_blocks=options.num_blocks,
+        num_slots=options.num_slots,
         block_size=16,
         max_model_len=512,
         vocab_size=options.vocab_size,
