@@ -11,6 +11,7 @@ from torch import Tensor
 from sgmv.cpu import CpuSite
 from sgmv.errors import SgmvArgumentError
 from sgmv.plan import Plan
+from sgmv.torch_site import TorchSite
 from sgmv.weights import SlotWeights
 
 
@@ -43,14 +44,21 @@ class Site(Protocol):
         not even when those hold NaN or infinity.
 
         :param y: ``[T, sum(slices)]``, last dimension contiguous.
-        :param x: ``[T, in]``, contiguous.
+        :param x: ``[T, in]``, last dimension contiguous.
         :raises SgmvArgumentError: before anything is computed.
         """
         ...
 
 
-Backend = Callable[[int, Sequence[int], torch.dtype], Site]
-_BACKENDS: dict[str, Backend] = {"cpu": CpuSite}
+Backend = Callable[[int, Sequence[int], torch.device, torch.dtype], Site]
+
+
+def _cpu(in_features: int, slices: Sequence[int], device: torch.device, dtype: torch.dtype) -> Site:
+    kind = CpuSite if dtype == torch.float32 else TorchSite
+    return kind(in_features, slices, device, dtype)
+
+
+_BACKENDS: dict[str, Backend] = {"cpu": _cpu, "cuda": TorchSite}
 
 
 def register_backend(device_type: str, backend: Backend) -> None:
@@ -68,7 +76,7 @@ def make_site(
     """:param slices: output widths that one call serves: ``(q, k, v)``, ``(gate, up)`` or a single one."""
     if in_features < 1 or not slices or min(slices) < 1:
         raise SgmvArgumentError("slices", f"in_features {in_features} and slices {tuple(slices)} have to be positive")
-    kind = torch.device(device).type
-    if kind not in _BACKENDS:
-        raise SgmvArgumentError("device", f"{kind!r} has no backend; there is {', '.join(backends())}")
-    return _BACKENDS[kind](in_features, slices, dtype)
+    place = torch.device(device)
+    if place.type not in _BACKENDS:
+        raise SgmvArgumentError("device", f"{place.type!r} has no backend; there is {', '.join(backends())}")
+    return _BACKENDS[place.type](in_features, slices, place, dtype)

@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from sgmv.errors import SgmvArgumentError
 
-# A group this large amortises its own pair of matrix products; smaller ones share a batched product.
-LARGE_GROUP = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Rows of several slots as one ``[groups, width]`` grid; a short group is filled up with its own rows.
-
-    :param rows: ``[groups·width]`` row of x for each cell; ``None`` where the grid is ``x[start:stop]`` itself.
-    :param cells: the real cells in the order in which their results are added; ``None`` where that is the grid itself.
-        A filled-up cell is not among them: its result is dropped.
-    :param targets: row of y for each of ``cells``; ``None`` where they are ``start … stop`` in that order.
-    :param whole: ``start … stop`` are all the rows of the batch.
-    """
-
-    groups: int
-    width: int
-    start: int
-    stop: int
-    whole: bool
-    rows: Tensor | None
-    cells: Tensor | None
-    targets: Tensor | None
+# Rows of one item of work. A few, so that threads share the adapters of a decode step evenly; more where a prompt's
+# rows are many anyway, so that an adapter's matrices are read less often.
+FEW_ROWS = 4
+MOST_ROWS = 16
 
 
 class Plan:
     """Rows grouped by slot.
 
-    :param slots: slot of each row; negative for a row without an adapter. Kept as a tuple.
+    :param slots: slot of each row; negative for a row without an adapter.
+    :ivar slots: those that have rows, each once, ascending.
     :raises SgmvArgumentError: ``slots`` holds something that is not an integer.
     """
 
@@ -50,55 +31,45 @@ class Plan:
                 raise SgmvArgumentError("slots", f"row {row} is {slot!r}, not an integer")
             if slot >= 0:
                 groups.setdefault(slot, []).append(row)
-        self.slots = tuple(slots)
         self.num_rows = len(slots)
-        self.small = tuple(sorted(slot for slot, rows in groups.items() if len(rows) < LARGE_GROUP))
-        self.large = tuple(sorted(slot for slot, rows in groups.items() if len(rows) >= LARGE_GROUP))
-        self._rows = groups
-        self._gathers: dict[tuple[int, ...], Gather] = {}
-        self._spans: dict[int, tuple[int, int] | Tensor] = {}
+        self.slots = tuple(sorted(groups))
+        self._groups = groups
 
     @property
     def active(self) -> bool:
-        return bool(self._rows)
+        return bool(self._groups)
 
-    def span(self, slot: int) -> tuple[int, int] | Tensor:
-        """Rows of one slot: a half-open range where they are consecutive, an index otherwise."""
-        found = self._spans.get(slot)
-        if found is None:
-            rows = self._rows[slot]
-            found = (rows[0], rows[-1] + 1) if _consecutive(rows) else torch.tensor(rows)
-            self._spans[slot] = found
-        return found
+    def rows(self, slot: int) -> list[int]:
+        """Rows of one of ``slots``, ascending; not to be changed."""
+        return self._groups[slot]
 
-    def gather(self, slots: tuple[int, ...]) -> Gather:
-        """The grid of ``slots`` in that order, all of which have rows."""
-        found = self._gathers.get(slots)
-        if found is None:
-            found = self._gathers[slots] = _gather([self._rows[slot] for slot in slots], self.num_rows)
-        return found
+    def span(self, slot: int) -> slice | list[int]:
+        """The same: a slice where they are consecutive, their numbers otherwise."""
+        rows = self._groups[slot]
+        return slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == len(rows) - 1 else rows
+
+    @cached_property
+    def work(self) -> Work:
+        return Work(self._groups)
 
 
-def _gather(groups: list[list[int]], num_rows: int) -> Gather:
-    width = max(len(rows) for rows in groups)
-    cells = [(row, group * width + cell) for group, rows in enumerate(groups) for cell, row in enumerate(rows)]
-    padded = [row for rows in groups for row in rows + [rows[-1]] * (width - len(rows))]
-    as_they_lie = _consecutive(padded)
-    cells.sort()
-    rows = [row for row, _ in cells]
-    start, stop = rows[0], rows[-1] + 1
-    order = [cell for _, cell in cells]
-    return Gather(
-        groups=len(groups),
-        width=width,
-        start=start,
-        stop=stop,
-        whole=stop - start == num_rows,
-        rows=None if as_they_lie else torch.tensor(padded),
-        cells=None if order == list(range(len(padded))) else torch.tensor(order),
-        targets=None if _consecutive(rows) else torch.tensor(rows),
-    )
+class Work:
+    """The rows as items of at most :data:`MOST_ROWS` rows of one slot, which threads take one by one, large ones first.
 
+    :ivar items: address of ``[count, 3]`` int64: slot, first place in ``rows``, number of rows.
+    :ivar rows: address of int64 row numbers, grouped by slot.
+    """
 
-def _consecutive(rows: list[int]) -> bool:
-    return all(b - a == 1 for a, b in pairwise(rows))
+    def __init__(self, groups: dict[int, list[int]]) -> None:
+        items: list[tuple[int, int, int]] = []
+        rows: list[int] = []
+        for slot, group in groups.items():
+            step = FEW_ROWS if len(group) < FEW_ROWS * MOST_ROWS else MOST_ROWS
+            items.extend(
+                (slot, len(rows) + start, min(step, len(group) - start)) for start in range(0, len(group), step)
+            )
+            rows.extend(group)
+        items.sort(key=lambda item: -item[2])
+        self.count = len(items)
+        self._held: list[Any] = [np.array(items, np.int64), np.array(rows, np.int64)]
+        self.items, self.rows = (int(array.ctypes.data) for array in self._held)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from sgmv.errors import SgmvArgumentError
@@ -43,3 +45,22 @@ def check_weights(weights: SlotWeights, in_features: int, slices: Sequence[int])
             raise SgmvArgumentError(f"weights.b[{index}]", f"shape {tuple(b.shape)}, expected {(out, a.shape[0])}")
         if a.dtype != b.dtype or a.device != b.device:
             raise SgmvArgumentError(f"weights.b[{index}]", "a and b differ in dtype or device")
+
+
+class Shaped(Protocol):
+    """What a site fixes about the tensors it is given."""
+
+    in_features: int
+    slices: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def check_tensors(y: Tensor, x: Tensor, num_rows: int, site: Shaped) -> None:
+    """Raises :class:`SgmvArgumentError` unless ``y`` and ``x`` fit the site and a plan of so many rows."""
+    for name, tensor, columns in (("x", x, site.in_features), ("y", y, sum(site.slices))):
+        if tensor.shape != (num_rows, columns):
+            raise SgmvArgumentError(name, f"shape {tuple(tensor.shape)}, expected {(num_rows, columns)}")
+        if tensor.dtype != site.dtype:
+            raise SgmvArgumentError(name, f"has to be {site.dtype}, not {tensor.dtype}")
+        if tensor.stride(1) != 1 and num_rows:
+            raise SgmvArgumentError(name, "its last dimension has to be contiguous")
