@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from inference.errors import ConfigError, InvalidRequest
+from inference.token_bytes import TokenBytes
 
 REPLACEMENT = "\ufffd"
 WINDOW_TOKENS = 12
@@ -35,6 +36,7 @@ class PromptRenderer:
     :ivar longest_token: most characters that one token can stand for: ``n`` characters are at least
         ``n / longest_token`` tokens.
     :ivar vocab_size: rows of the embedding; every token id is below it.
+    :ivar token_bytes: what single tokens stand for.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class PromptRenderer:
         self._special_tokens = special_tokens
         # No token stands for more characters than its own text in the vocabulary has.
         self.longest_token = max((len(token) for token in self._tokenizer.get_vocab()), default=1)
+        self.token_bytes = TokenBytes(self._tokenizer)
         self.context_length = context_length
         self.vocab_size = vocab_size
         self.eos_token_ids = eos_token_ids

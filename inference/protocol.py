@@ -204,8 +204,9 @@ class Delta:
     """What a stream gained since the last delta of the same choice.
 
     ``text`` may be empty while ``token_ids`` is not (half a UTF-8 character, a possible stop string). The last delta of
-    a choice carries ``finish_reason``; the last delta of a request carries ``usage``. ``logprobs`` are those of
-    ``token_ids``; ``prompt_logprobs`` come once, with the first delta, if they were asked for.
+    a choice carries ``finish_reason``; the last delta of a request carries ``usage``. ``logprobs`` come with the text of
+    their tokens, without those that a stop string cut off; ``offsets`` say where in the choice's text each of them
+    begins, in characters. ``prompt_logprobs`` come once, with the first delta, if they were asked for.
     """
 
     text: str
@@ -214,4 +215,5 @@ class Delta:
     usage: Usage | None = None
     index: int = 0
     logprobs: tuple[TokenLogprob, ...] | None = None
+    offsets: tuple[int, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
