@@ -18,6 +18,7 @@ from inference.front.service import Service
 from inference.grants import GrantVerifier
 from inference.model_store import fingerprint_of
 from inference.prompt import PromptRenderer
+from inference.versions import EngineVersion, engine_version
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,16 +42,19 @@ async def _run(config: WorkerConfig, listener: socket.socket) -> int:
     config = config.resolved(renderer.context_length)
     config.limits()  # what cannot work is said before the model is loaded
     link = await CoreLink.start(core_command(config))
+    version = EngineVersion(fingerprint, config.weight_format, engine_version())
     service = Service(
         link=link,
         verifier=verifier,
         renderer=renderer,
-        metrics=FrontMetrics(link, config.served_name),
+        metrics=FrontMetrics(link, config.served_name, version),
+        version=version,
         served_name=config.served_name,
         adapter_store=config.adapter_store,
         adapter_roots=config.adapter_root,
         max_body_bytes=config.max_body_bytes,
         health_deadline=config.health_deadline,
+        open_metrics=config.open_metrics,
     )
     try:
         return await serve(

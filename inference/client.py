@@ -80,9 +80,9 @@ class WorkerClient:
         """What ``/health`` says; raises :class:`WorkerUnavailable` or :class:`Overloaded` when it is not healthy."""
         return await self._object("/health", None)
 
-    async def metrics_text(self) -> str:
-        """The metrics in Prometheus' text format."""
-        return (await self._call("GET", "/metrics", None, None)).decode(errors="replace")
+    async def metrics_text(self, operator_token: str | None = None) -> str:
+        """The metrics in Prometheus' text format; adapters and tenants are named to operators only."""
+        return (await self._call("GET", "/metrics", None, operator_token)).decode(errors="replace")
 
     async def models(self, operator_token: str) -> list[dict[str, Any]]:
         models = (await self._object("/v1/models", operator_token)).get("data")

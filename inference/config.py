@@ -89,6 +89,11 @@ class WorkerConfig:
     )
     cache_cap: float = _option("part of the KV cache that one tenant's prefixes may fill", kind=float, default=1.0)
     cache_idle_seconds: float = _option("an idle tenant's prefixes are safe for so long", kind=float, default=600.0)
+    open_metrics: bool = _option(
+        "/metrics names tenants and adapters to everybody who reaches the port, not only to operators",
+        kind=bool,
+        default=False,
+    )
     json: bool = _option("the ready line as one JSON object", kind=bool, default=False)
 
     @classmethod
@@ -115,6 +120,11 @@ class WorkerConfig:
     def served_name(self) -> str:
         """What the base model is called in requests: the name of its directory."""
         return self.model.name
+
+    @property
+    def weight_format(self) -> str:
+        """What the weights are held in; answers depend on it, so clients and caches are told."""
+        return self.dtype
 
     def resolved(self, context_length: int) -> WorkerConfig:
         """With ``max_model_len`` set: what is asked for, the model's context, and the whole cache bound it."""

@@ -71,6 +71,8 @@ async def health(request: Request) -> Response:
             {
                 "status": "ok",
                 "fingerprint": service.verifier.base,
+                "version": service.version.engine,
+                "weights": service.version.weights,
                 "running": stats.running,
                 "waiting": stats.waiting,
             }
@@ -80,5 +82,9 @@ async def health(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
+    """Numbers for everybody; the names of tenants and adapters for operators, unless the worker was told otherwise."""
     service: Service = request.app.state.service
-    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    if "Authorization" in request.headers:
+        service.check_operator(request)
+    text = service.metrics.text(names=service.open_metrics or "Authorization" in request.headers)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

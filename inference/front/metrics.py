@@ -2,98 +2,84 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 from inference.front.core_link import CoreLink
+from inference.front.core_metrics import AdapterNames, CoreState
 from inference.front.tenant_metrics import TenantMetrics
+from inference.protocol import FinishReason
+from inference.versions import EngineVersion
 
 FIRST_TOKEN_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
-
-
-class _CoreState(Collector):
-    """What the core said after its last step."""
-
-    def __init__(self, link: CoreLink, model: str) -> None:
-        self._link, self._model = link, model
-
-    def collect(self) -> Iterator[Metric]:
-        stats, total = self._link.stats, self._link.ready.num_blocks
-        gauges = {
-            "vllm:num_requests_running": ("Requests in the batch", stats.running),
-            "vllm:num_requests_waiting": ("Requests queued or waiting for their adapter", stats.waiting),
-            "vllm:kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1", stats.blocks_in_use / total),
-            "loraplex:kv_blocks_cached": ("KV blocks kept only for reuse", stats.blocks_cached),
-            "loraplex:kv_blocks": ("KV blocks altogether", total),
-        }
-        counters = {
-            "vllm:prefix_cache_queries": ("Prompt tokens looked up in the prefix cache", stats.prefix_queries),
-            "vllm:prefix_cache_hits": ("Prompt tokens found in the prefix cache", stats.prefix_hits),
-            "vllm:num_preemptions": ("Requests that gave up their blocks", stats.preemptions),
-            "loraplex:steps": ("Forward steps", stats.steps),
-        }
-        for name, (text, value) in gauges.items():
-            gauge = GaugeMetricFamily(name, text, labels=["model_name"])
-            gauge.add_metric([self._model], value)
-            yield gauge
-        for name, (text, value) in counters.items():
-            counter = CounterMetricFamily(name, text, labels=["model_name"])
-            counter.add_metric([self._model], value)
-            yield counter
-        # As in vLLM the value is a time stamp: the newest series is the current one.
-        lora = GaugeMetricFamily(
-            "vllm:lora_requests_info",
-            "Adapters of running and waiting requests",
-            labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
-        )
-        running, waiting = ",".join(stats.running_adapters), ",".join(stats.waiting_adapters)
-        lora.add_metric([str(self._link.ready.num_slots), running, waiting], time.time())
-        yield lora
-        resident = GaugeMetricFamily("loraplex:adapter_resident", "1 while a slot holds the adapter", labels=["digest"])
-        for digest in stats.resident:
-            resident.add_metric([digest], 1)
-        yield resident
+REQUEST_SECONDS = (0.01, 0.03, 0.1, 0.3, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 
 
 class FrontMetrics:
-    """Counts what passes through the front.
+    """What passes through the front, and what the core says of itself.
 
-    :ivar tenants: the same by tenant.
+    Two parts: numbers, for everybody; and what names tenants or adapters, for those who may know.
+
+    :ivar tenants: by tenant.
     """
 
-    def __init__(self, link: CoreLink, model: str) -> None:
+    def __init__(self, link: CoreLink, model: str, version: EngineVersion) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = CollectorRegistry()
-        self._registry.register(_CoreState(link, model))
+        self._model = model
+        self._numbers, self._names = CollectorRegistry(), CollectorRegistry()
+        self._numbers.register(CoreState(link, model))
+        self._names.register(AdapterNames(link))
         self.tenants = TenantMetrics()
-        self._registry.register(self.tenants)
+        self._names.register(self.tenants)
+        build = Gauge(
+            "loraplex:build_info", "What serves", ["version", "weights", "fingerprint"], registry=self._numbers
+        )
+        build.labels(version.engine, version.weights, version.base).set(1)
 
-        def counter(name: str, text: str) -> Counter:
-            return Counter(name, text, ["model_name"], registry=self._registry).labels(model)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, ["model_name"], registry=self._registry, buckets=buckets).labels(model)
-
-        self._prompt = counter("vllm:prompt_tokens", "Prompt tokens of requests that began to answer")
-        self._generated = counter("vllm:generation_tokens", "Tokens handed out")
-        self._first = histogram("vllm:time_to_first_token_seconds", "From acceptance", FIRST_TOKEN_SECONDS)
-        self._between = histogram(
+        self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of requests that began to answer")
+        self.generated_tokens = self._counter("vllm:generation_tokens", "Tokens handed out")
+        seconds, tokens = REQUEST_SECONDS, TOKENS
+        self.first_token = self._histogram(
+            "vllm:time_to_first_token_seconds", "From acceptance to the first token", FIRST_TOKEN_SECONDS
+        )
+        self.inter_token = self._histogram(
             "vllm:inter_token_latency_seconds", "Between tokens of a request", INTER_TOKEN_SECONDS
         )
+        self.per_token = self._histogram(
+            "vllm:request_time_per_output_token_seconds", "Mean of a request after its first", INTER_TOKEN_SECONDS
+        )
+        self.whole = self._histogram("vllm:e2e_request_latency_seconds", "From acceptance to the end", seconds)
+        self.queue = self._histogram("vllm:request_queue_time_seconds", "Waiting before the first step", seconds)
+        self.prefill = self._histogram("vllm:request_prefill_time_seconds", "From that to the first token", seconds)
+        self.decode = self._histogram("vllm:request_decode_time_seconds", "From the first token to the last", seconds)
+        self.prompt_length = self._histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", tokens)
+        self.output_length = self._histogram("vllm:request_generation_tokens", "Generated tokens of a request", tokens)
+        self.max_tokens = self._histogram("vllm:request_params_max_tokens", "max_tokens of a request", tokens)
+        finished = Counter(
+            "vllm:request_success", "Requests ended", ["finished_reason", "model_name"], registry=self._numbers
+        )
+        self.finished = {reason: finished.labels(reason, model) for reason in get_args(FinishReason)}
 
     def tokens(self, seconds: float, count: int, prompt_tokens: int | None) -> None:
         """``count`` tokens of one request, ``seconds`` after its last; the first come with ``prompt_tokens``."""
-        self._generated.inc(count)
+        self.generated_tokens.inc(count)
         if prompt_tokens is not None:
-            self._prompt.inc(prompt_tokens)
-            self._first.observe(seconds)
+            self.prompt_tokens.inc(prompt_tokens)
+            self.first_token.observe(seconds)
         else:
-            self._between.observe(seconds / max(count, 1))
+            self.inter_token.observe(seconds / max(count, 1))
 
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
+    def text(self, *, names: bool) -> bytes:
+        """Prometheus' text format; ``names``: with what tells tenants and adapters apart."""
+        numbers = generate_latest(self._numbers)
+        return numbers + generate_latest(self._names) if names else numbers
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model_name"], registry=self._numbers).labels(self._model)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, text, ["model_name"], registry=self._numbers, buckets=buckets).labels(self._model)

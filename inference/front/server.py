@@ -16,6 +16,7 @@ from inference.errors import ConfigError
 from inference.front.app import build_app
 from inference.front.http_protocol import BoundedProtocol
 from inference.front.service import Service
+from inference.versions import engine_version
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ def _server(app: Starlette) -> _Server:
             access_log=False,
             log_config=None,
             server_header=False,
+            headers=[("Server", f"loraplex/{engine_version()}")],
             timeout_graceful_shutdown=int(TELL_SECONDS),
         )
     )

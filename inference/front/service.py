@@ -19,6 +19,7 @@ from inference.front.metrics import FrontMetrics
 from inference.grants import GrantVerifier, check_agreement
 from inference.prompt import PromptRenderer
 from inference.protocol import Grant
+from inference.versions import EngineVersion
 
 BODY_SECONDS = 60.0
 
@@ -31,6 +32,7 @@ class Service:
     """State of one front.
 
     :ivar served_name: what the base model is called in requests.
+    :ivar open_metrics: ``/metrics`` names tenants and adapters to everybody, not only to operators.
     :ivar names: names of adapters that an operator loaded from outside the store → digest.
     :ivar draining: new requests are refused, running ones end.
     """
@@ -39,11 +41,13 @@ class Service:
     verifier: GrantVerifier
     renderer: PromptRenderer
     metrics: FrontMetrics
+    version: EngineVersion
     served_name: str
     adapter_store: Path
     adapter_roots: tuple[Path, ...]
     max_body_bytes: int
     health_deadline: float
+    open_metrics: bool = False
     draining: bool = False
     names: dict[str, str] = field(default_factory=dict)
 

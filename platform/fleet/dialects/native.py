@@ -11,6 +11,7 @@ from fleet.dialects.metrics import read_probe
 from inference.client import WorkerClient
 from inference.errors import WorkerUnavailable
 from inference.protocol import Delta
+from tenants.grants import operator_token
 
 
 class NativeDialect(Dialect):
@@ -31,7 +32,7 @@ class NativeDialect(Dialect):
         return fingerprint
 
     async def probe(self) -> Probe:
-        return read_probe(await self._client.metrics_text())
+        return read_probe(await self._client.metrics_text(operator_token()))
 
     async def generate(self, job: Job) -> AsyncGenerator[Delta, None]:
         body = {

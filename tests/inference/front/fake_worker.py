@@ -14,6 +14,7 @@ from inference.front.service import Service
 from inference.grants import GrantVerifier
 from inference.model_store import fingerprint_of
 from inference.prompt import PromptRenderer
+from inference.versions import EngineVersion, engine_version
 
 BoundedProtocol.head_seconds = 1.0
 FAKE_CORE = Path(__file__).parent.parent / "core" / "fake_runner.py"
@@ -24,11 +25,13 @@ async def main(model: Path, store: Path, key: Path, options: list[str]) -> int:
     base = fingerprint_of(model)
     link = await CoreLink.start([sys.executable, str(FAKE_CORE), "--store", str(store), "--base", base, *options])
     print(f"core {link._process.pid if link._process else 0}", flush=True)
+    version = EngineVersion(base, "fake", engine_version())
     service = Service(
         link=link,
         verifier=GrantVerifier.load(key, base=base),
         renderer=PromptRenderer.load(model),
-        metrics=FrontMetrics(link, "fake"),
+        metrics=FrontMetrics(link, "fake", version),
+        version=version,
         served_name="fake",
         adapter_store=store,
         adapter_roots=(),

@@ -51,7 +51,8 @@ class Asker:
         return count
 
     async def metric(self, name: str, tenant: str) -> float | None:
-        async with self.session.get(f"{self.worker.url}/metrics") as response:
+        operator = {"Authorization": f"Bearer {self.worker.signer.operator()}"}
+        async with self.session.get(f"{self.worker.url}/metrics", headers=operator) as response:
             lines = (await response.text()).splitlines()
         values = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(f'{name}{{tenant="{tenant}"}}')]
         return float(values[0]) if values else None
@@ -164,14 +165,23 @@ async def test_figures_are_the_tenants_own(ask: Asker) -> None:
     assert await ask.metric("loraplex:tenant_generation_tokens_total", mine) == 3
 
 
+def count(metrics: TenantMetrics, tenant: str) -> None:
+    metrics.began(tenant, 10, 4, seconds=0.5, queued=0.25)
+    metrics.gained(tenant, 1)
+    metrics.ended(tenant)
+
+
 def test_the_number_of_series_is_bounded_and_no_token_is_lost() -> None:
     metrics = TenantMetrics(named=3)
     for _ in range(2):
         for number in range(10):
-            metrics.count(f"t{number}", 10, 4, 1)
-    metrics.count("other", 10, 4, 1)  # a tenant of that name is just another
-    prompt, cached, generated = metrics.collect()
+            count(metrics, f"t{number}")
+    count(metrics, "other")  # a tenant of that name is just another
+    requests, prompt, cached, generated, first, queued = metrics.collect()
     values = {sample.labels["tenant"]: sample.value for sample in prompt.samples}
     assert values == {"t0": 20, "t1": 20, "t2": 20, "other": 150}
     assert {sample.value for sample in cached.samples} == {8, 60}
     assert {sample.value for sample in generated.samples} == {2, 15}
+    assert {sample.value for sample in requests.samples} == {2, 15}
+    assert {sample.value for sample in first.samples if sample.name.endswith("_sum")} == {1.0, 7.5}
+    assert {sample.value for sample in queued.samples if sample.name.endswith("_sum")} == {0.5, 3.75}

@@ -262,7 +262,7 @@ async def test_health_and_metrics(shared: WorkerProcess, session: aiohttp.Client
     client = WorkerClient(shared.url, session)
     assert (await client.health())["status"] == "ok"
     await collect(client, shared.signer.token(), max_tokens=4)
-    text = await client.metrics_text()
+    text = await client.metrics_text(shared.signer.operator())
     for name in (
         "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total",
