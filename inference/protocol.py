@@ -6,7 +6,8 @@ Processes share these dataclasses; they do not share helpers.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 GRANT_ISSUER = "loraplex"
@@ -204,8 +205,8 @@ class Delta:
     """What a stream gained since the last delta of the same choice.
 
     ``text`` may be empty while ``token_ids`` is not (half a UTF-8 character, a possible stop string). The last delta of
-    a choice carries ``finish_reason``; the last delta of a request carries ``usage``. ``logprobs`` come with the text of
-    their tokens, without those that a stop string cut off; ``offsets`` say where in the choice's text each of them
+    a choice carries ``finish_reason``; the last delta of a request carries ``usage``. ``logprobs`` come with the text
+    of their tokens, without those that a stop string cut off; ``offsets`` say where in the choice's text each of them
     begins, in characters. ``prompt_logprobs`` come once, with the first delta, if they were asked for.
     """
 
@@ -217,3 +218,19 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] | None = None
     offsets: tuple[int, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """All deltas of one choice as one."""
+    whole = Delta("".join(delta.text for delta in deltas))
+    scored = [delta for delta in deltas if delta.logprobs is not None]
+    return replace(
+        whole,
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        finish_reason=next((delta.finish_reason for delta in reversed(deltas) if delta.finish_reason), None),
+        usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
+        index=deltas[0].index if deltas else 0,
+        logprobs=tuple(entry for delta in scored for entry in delta.logprobs or ()) if scored else None,
+        offsets=tuple(offset for delta in scored for offset in delta.offsets or ()) if scored else None,
+        prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),
+    )

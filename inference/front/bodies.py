@@ -14,6 +14,8 @@ from inference.protocol import SamplingParams
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1000
+MAX_LOGPROBS = 20
+MAX_CHOICES = 16
 Check = Callable[[str, Any], Any]
 
 
@@ -22,6 +24,9 @@ class GenerateBody:
     """What a client asked for, before the grant is compared with it.
 
     :ivar prompt: text or ids (completions); :ivar messages: the conversation (chat). Exactly one is set.
+    :ivar max_tokens: for each choice; 0 asks for the echoed prompt alone.
+    :ivar choices: how many continuations.
+    :ivar shows_prompt_logprobs: asked for by name, not only for the echo.
     """
 
     model: str
@@ -29,9 +34,13 @@ class GenerateBody:
     messages: list[dict[str, Any]] | None
     max_tokens: int | None
     sampling: dict[str, Any]
+    choices: int
+    echo: bool
+    shows_prompt_logprobs: bool
     stream: bool
     include_usage: bool
     return_token_ids: bool
+    tokens_as_ids: bool
     add_special_tokens: bool
     cache_salt: str | None
     priority: int | None
@@ -180,22 +189,25 @@ _COMMON: dict[str, Check] = {
     "cache_salt": text,
     "priority": _integer(-(1 << 31), (1 << 31) - 1),
     "user": _any_text,
-    "n": _neutral(1),
-    "best_of": _neutral(1),
+    "n": _integer(1, MAX_CHOICES),
+    "prompt_logprobs": _integer(0, MAX_LOGPROBS),
+    "return_tokens_as_token_ids": boolean,
 }
 _COMPLETION: dict[str, Check] = {
     **_COMMON,
     "prompt": _prompt,
-    "echo": _neutral(False),
+    "max_tokens": _integer(0, 1 << 30),
+    "echo": boolean,
+    "best_of": _integer(1, MAX_CHOICES),
     "suffix": _neutral(""),
-    "logprobs": _neutral(),
+    "logprobs": _integer(0, MAX_LOGPROBS),
 }
 _CHAT: dict[str, Check] = {
     **_COMMON,
     "messages": messages,
     "max_completion_tokens": _integer(1, 1 << 30),
-    "logprobs": _neutral(False),
-    "top_logprobs": _neutral(0),
+    "logprobs": boolean,
+    "top_logprobs": _integer(0, MAX_LOGPROBS),
     "tools": _neutral(),
     "tool_choice": _neutral("none"),
     "parallel_tool_calls": _neutral(),
@@ -228,24 +240,54 @@ def generate_body(raw: bytes, *, chat: bool) -> GenerateBody:
         raise invalid("max_tokens", "max_tokens and max_completion_tokens disagree")
     if "stream_options" in values and not values.get("stream"):
         raise invalid("stream_options", "stream_options needs stream: true")
+    most = limits.pop() if limits else None
+    _check_together(values, most, chat=chat)
     return GenerateBody(
         model=values["model"],
         prompt=values.get("prompt"),
         messages=values.get("messages"),
-        max_tokens=limits.pop() if limits else None,
-        sampling={name: values[name] for name in _SAMPLING if name in values},
+        max_tokens=most,
+        sampling={name: values[name] for name in _SAMPLING if name in values} | _logprobs(values, chat=chat),
+        choices=values.get("n", 1),
+        echo=values.get("echo", False),
+        shows_prompt_logprobs="prompt_logprobs" in values,
         stream=values.get("stream", False),
         include_usage=values.get("stream_options", False),
         return_token_ids=values.get("return_token_ids", False),
+        tokens_as_ids=values.get("return_tokens_as_token_ids", False),
         add_special_tokens=values.get("add_special_tokens", True),
         cache_salt=values.get("cache_salt"),
         priority=values.get("priority"),
     )
 
 
+def _check_together(values: Mapping[str, Any], max_tokens: int | None, *, chat: bool) -> None:
+    """Fields that are right alone and wrong beside each other."""
+    if values.get("top_logprobs") and not values.get("logprobs"):
+        raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
+    if values.get("best_of", 1) != values.get("n", 1) and "best_of" in values:
+        raise invalid("best_of", "best_of must equal n: every choice is returned", "unsupported_parameter")
+    if chat and values.get("stream") and "prompt_logprobs" in values:
+        raise invalid("prompt_logprobs", "prompt_logprobs of a chat are not available with stream: true")
+    if max_tokens == 0 and not values.get("echo"):
+        raise invalid("max_tokens", "max_tokens must be at least 1; 0 is possible only with echo: true")
+
+
+def _logprobs(values: Mapping[str, Any], *, chat: bool) -> dict[str, int | None]:
+    """How many of the most likely tokens the core has to report, for the answer and for the prompt."""
+    if chat:
+        count = values.get("top_logprobs", 0) if values.get("logprobs") else None
+    else:
+        count = values.get("logprobs")
+    prompt = values.get("prompt_logprobs")
+    if values.get("echo") and count is not None:
+        prompt = max(count, prompt or 0)
+    return {"logprobs": count, "prompt_logprobs": prompt}
+
+
 def sampling_params(body: GenerateBody, max_tokens: int, vocab_size: int) -> SamplingParams:
-    """Sampling with the limit that the grant allows."""
-    params = SamplingParams(max_tokens=max_tokens, **body.sampling)
+    """Sampling with the limit that the grant allows. The core cannot but generate one token, even if none is wanted."""
+    params = SamplingParams(max_tokens=max(max_tokens, 1), **body.sampling)
     for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
         if any(token >= vocab_size for token in tokens):
             raise invalid(name, f"{name}: token ids must be below {vocab_size}")

@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from inference.protocol import Delta, Usage
+from inference.logprob_shapes import Echo, LogprobShapes
+from inference.protocol import Delta, TokenLogprob, Usage
 
 DONE = b"data: [DONE]\n\n"
 
 
 class ChunkWriter:
-    """Writes one request's events. What every chunk has in common is serialised once."""
+    """Writes one request's events. What every chunk has in common is serialised once.
 
-    def __init__(self, *, request_id: str, model: str, chat: bool, token_ids: bool, include_usage: bool) -> None:
+    :param shapes: how log-probabilities are written.
+    :param echo: the prompt that goes before each choice's text (completions), or ``None``.
+    :param prompt: the prompt's ids where their log-probabilities are a field of the answer, or ``None``.
+    :param stop_token_ids: tokens that end an answer, beside the model's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        model: str,
+        chat: bool,
+        token_ids: bool,
+        include_usage: bool,
+        shapes: LogprobShapes,
+        echo: Echo | None = None,
+        prompt: Sequence[int] | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> None:
         self._chat, self._token_ids, self._include_usage = chat, token_ids, include_usage
+        self._shapes, self._echo, self._prompt, self._ends = shapes, echo, prompt, stop_token_ids
+        self._prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+        self._begun: set[int] = set()
         self._id = ("chatcmpl-" if chat else "cmpl-") + request_id
         self._model = model
         self._created = int(time.time())
@@ -24,23 +48,19 @@ class ChunkWriter:
         self._head = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
-    def first(self) -> bytes:
-        """What goes before the first token: a chat announces the role."""
-        if not self._chat:
-            return b""
-        choice = b'{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}'
-        return self._head + choice + self._tail
-
     def delta(self, delta: Delta) -> bytes:
-        choice = b'{"index":0,' + (
-            b'"delta":{"content":' + orjson.dumps(delta.text) + b"}"
-            if self._chat
-            else b'"text":' + orjson.dumps(delta.text) + b',"logprobs":null'
-        )
-        if self._token_ids:
-            choice += b',"token_ids":' + orjson.dumps(delta.token_ids)
-        choice += b',"finish_reason":' + orjson.dumps(delta.finish_reason) + b"}"
-        return self._head + choice + self._tail
+        """The events of one delta; before the first of a choice, a chat announces the role."""
+        first = delta.index not in self._begun
+        before = b""
+        if first:
+            self._begun.add(delta.index)
+            if self._chat:
+                role = b'{"index":%d,"delta":{"role":"assistant","content":""},"finish_reason":null}' % delta.index
+                before = self._head + role + self._tail
+        choice = self._choice(delta, first=first)
+        if self._chat:
+            choice["delta"] = {"content": choice.pop("text")}
+        return before + self._head + orjson.dumps(choice) + self._tail
 
     def last(self, usage: Usage) -> bytes:
         """After the last token."""
@@ -48,25 +68,43 @@ class ChunkWriter:
             return DONE
         return self._head + b'],"usage":' + orjson.dumps(usage.openai()) + b"}\n\n" + DONE
 
-    def whole(self, text: str, token_ids: list[int], finish_reason: str, usage: Usage) -> bytes:
-        """The answer of a request that is not streamed."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish_reason, "logprobs": None}
+    def whole(self, choices: Sequence[Delta], usage: Usage) -> bytes:
+        """The answer of a request that is not streamed; each choice as one delta."""
+        written = [self._choice(delta, first=True) for delta in choices]
+        answer: dict[str, Any] = {
+            "id": self._id,
+            "object": self._object(streamed=False),
+            "created": self._created,
+            "model": self._model,
+            "choices": written,
+            "usage": usage.openai(),
+        }
         if self._chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            for choice in written:
+                choice["message"] = {"role": "assistant", "content": choice.pop("text"), "refusal": None}
+                if "prompt_logprobs" in choice:  # vLLM has it here in chats, in the choice elsewhere
+                    answer["prompt_logprobs"] = choice.pop("prompt_logprobs")
+        return orjson.dumps(answer)
+
+    def _choice(self, delta: Delta, *, first: bool) -> dict[str, Any]:
+        """What a choice has in a stream and in a whole answer; ``first``: with the prompt's part."""
+        choice: dict[str, Any] = {"index": delta.index, "text": delta.text, "logprobs": None}
+        if delta.prompt_logprobs is not None:
+            self._prompt_logprobs = delta.prompt_logprobs  # choice 0 brings them before the others begin
+        if self._chat:
+            choice["logprobs"] = self._shapes.chat(delta, self._ends)
+        elif self._echo is None:
+            choice["logprobs"] = self._shapes.completion(delta)
         else:
-            choice["text"] = text
+            echo = replace(self._echo, logprobs=self._prompt_logprobs or ()) if first else None
+            choice["text"] = (echo.text if echo else "") + delta.text
+            choice["logprobs"] = self._shapes.completion(delta, shift=len(self._echo.text), echo=echo)
         if self._token_ids:
-            choice["token_ids"] = token_ids
-        return orjson.dumps(
-            {
-                "id": self._id,
-                "object": self._object(streamed=False),
-                "created": self._created,
-                "model": self._model,
-                "choices": [choice],
-                "usage": usage.openai(),
-            }
-        )
+            choice["token_ids"] = delta.token_ids
+        if self._prompt is not None and first:
+            choice["prompt_logprobs"] = self._shapes.prompt(self._prompt, self._prompt_logprobs or ())
+        choice["finish_reason"] = delta.finish_reason
+        return choice
 
     def _object(self, *, streamed: bool) -> str:
         if not self._chat:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,11 +13,18 @@ from starlette.types import Receive, Scope, Send
 
 from inference.errors import EngineDead, GrantRefused, InferenceError, Overloaded
 from inference.front.bodies import GenerateBody, generate_body
+from inference.front.choices import Choices
 from inference.front.chunks import ChunkWriter
 from inference.front.errors import ApiError, api_error
-from inference.front.generation import Generation
 from inference.front.service import Service
-from inference.protocol import Delta, Grant
+from inference.logprob_shapes import Echo, LogprobShapes
+from inference.protocol import Delta, Grant, joined
+
+FEW = 512
+"""So many tokens' log-probabilities are written in the event loop; more would keep other streams waiting."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 async def completions(request: Request) -> Response:
@@ -33,10 +40,15 @@ async def _generate(request: Request, *, chat: bool) -> Response:
     grant = service.grant_of(request)
     body = generate_body(await service.read_body(request), chat=chat)
     try:
-        generation = await service.start(body, grant)
+        choices = await service.start(body, grant)
     except GrantRefused as error:
         raise ApiError(403, str(error), "grant_refused") from error
-    return GenerationResponse(service, generation, grant, body, chat=chat)
+    return GenerationResponse(service, choices, grant, body, chat=chat)
+
+
+async def _in_thread_if(long: bool, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Work on a whole prompt's tokens keeps the event loop from other streams if there are many of them."""
+    return await asyncio.to_thread(work, *arguments, **options) if long else work(*arguments, **options)
 
 
 class GenerationResponse(Response):
@@ -46,44 +58,55 @@ class GenerationResponse(Response):
     while the client reads slowly; the tokens gather meanwhile and leave as one event.
     """
 
-    def __init__(
-        self, service: Service, generation: Generation, grant: Grant, body: GenerateBody, *, chat: bool
-    ) -> None:
+    def __init__(self, service: Service, choices: Choices, grant: Grant, body: GenerateBody, *, chat: bool) -> None:
         super().__init__(None)
-        self._service, self._generation, self._grant, self._body = service, generation, grant, body
-        self._writer = ChunkWriter(
-            request_id=grant.request_id,
-            model=body.model,
-            chat=chat,
-            token_ids=body.return_token_ids,
-            include_usage=body.include_usage,
-        )
+        self._service, self._choices, self._grant, self._body = service, choices, grant, body
+        self._chat = chat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = asyncio.create_task(self._stream(send) if self._body.stream else self._whole(scope, receive, send))
+        answer = asyncio.create_task(self._stream(send) if self._body.stream else self._whole(send))
         gone = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 await answer
         finally:
-            self._generation.close()
+            self._choices.close()
             for task in (answer, gone):
                 task.cancel()
             await asyncio.gather(answer, gone, return_exceptions=True)
 
+    async def _writer(self) -> ChunkWriter:
+        """Made while the core computes: an echo takes as long as the prompt has tokens."""
+        body, prompt, echo = self._body, self._choices.prompt, None
+        if body.echo:
+            text = body.prompt if isinstance(body.prompt, str) else None
+            echo = await _in_thread_if(len(prompt) > FEW, Echo.of, self._service.renderer, prompt, text)
+        return ChunkWriter(
+            request_id=self._grant.request_id,
+            model=body.model,
+            chat=self._chat,
+            token_ids=body.return_token_ids,
+            include_usage=body.include_usage,
+            shapes=LogprobShapes(self._service.renderer, as_ids=body.tokens_as_ids),
+            echo=echo,
+            prompt=prompt if body.shows_prompt_logprobs else None,
+            stop_token_ids=body.sampling.get("stop_token_ids", ()),
+        )
+
     async def _stream(self, send: Send) -> None:
         started = False
+        writer = await self._writer()
         try:
-            async with aclosing(self._deltas()) as deltas:
+            async with aclosing(self._choices.deltas()) as deltas:
                 async for delta in deltas:
+                    long = len(delta.prompt_logprobs or ()) > FEW
+                    event = await _in_thread_if(long, writer.delta, delta)
                     if not started:
                         await send(_head(b"text/event-stream"))
                         started = True
-                        await _body(send, self._writer.first() + self._writer.delta(delta))
-                    else:
-                        await _body(send, self._writer.delta(delta))
-            await _body(send, self._writer.last(self._generation.usage), last=True)
+                    await _body(send, event)
+            await _body(send, writer.last(self._choices.usage), last=True)
         except InferenceError as error:
             failure = self._failure(error)
             if started:
@@ -91,27 +114,23 @@ class GenerationResponse(Response):
             else:
                 await _plain(send, failure.response())
 
-    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pieces: list[str] = []
-        tokens: list[int] = []
-        finish = "error"
+    async def _whole(self, send: Send) -> None:
+        writer = await self._writer()
+        parts: list[list[Delta]] = [[] for _ in range(self._body.choices)]
         try:
-            async with aclosing(self._deltas()) as deltas:
+            async with aclosing(self._choices.deltas()) as deltas:
                 async for delta in deltas:
-                    pieces.append(delta.text)
-                    tokens += delta.token_ids
-                    finish = delta.finish_reason or finish
+                    parts[delta.index].append(delta)
         except InferenceError as error:
             await _plain(send, self._failure(error).response())
             return
-        content = self._writer.whole("".join(pieces), tokens, finish, self._generation.usage)
+        choices = [joined(deltas) for deltas in parts]
+        long = any(len(choice.prompt_logprobs or ()) + len(choice.logprobs or ()) > FEW for choice in choices)
+        content = await _in_thread_if(long, writer.whole, choices, self._choices.usage)
         await _plain(send, Response(content, media_type="application/json"))
 
-    def _deltas(self) -> AsyncGenerator[Delta, None]:
-        return self._generation.deltas()
-
     def _failure(self, error: InferenceError) -> ApiError:
-        if isinstance(error, Overloaded | EngineDead) and not self._generation.usage.completion_tokens:
+        if isinstance(error, Overloaded | EngineDead) and not self._choices.usage.completion_tokens:
             self._service.verifier.give_back(self._grant)  # nothing was computed: the same grant may try again
         return api_error(error)
 

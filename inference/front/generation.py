@@ -1,89 +1,91 @@
-"""One running request, seen from the front: ids from the core become text."""
+"""One running choice, seen from the front: ids from the core become text."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
 from inference.core.messages import Submit
+from inference.front.answer_text import AnswerText
 from inference.front.core_link import CoreLink
-from inference.front.stop_text import StopText
-from inference.prompt import Detokenizer, PromptRenderer
-from inference.protocol import Delta, FinishReason, Usage
+from inference.prompt import PromptRenderer
+from inference.protocol import Delta, FinishReason, SamplingParams, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from inference.front.metrics import FrontMetrics
 
 
 class Generation:
-    """Submits on construction. Whoever builds one calls :meth:`close`, which aborts what is still running."""
+    """Submits on construction. Whoever builds one calls :meth:`close`, which aborts what is still running.
+
+    :param counts_prompt: this choice is the one of its request that the prompt is counted with.
+    :param scores_only: the token that the core chose is nobody's: the client asked for the prompt alone.
+    """
 
     def __init__(
-        self, link: CoreLink, submit: Submit, renderer: PromptRenderer, stops: tuple[str, ...], metrics: FrontMetrics
+        self,
+        link: CoreLink,
+        submit: Submit,
+        renderer: PromptRenderer,
+        params: SamplingParams,
+        metrics: FrontMetrics,
+        *,
+        counts_prompt: bool = True,
+        scores_only: bool = False,
     ) -> None:
         self._link = link
         self._request_id = submit.request_id
         self._tenant = submit.tenant
-        self._prompt_tokens = len(submit.prompt)
-        self._detokenizer = Detokenizer(renderer)
-        self._stop_text = StopText(stops) if stops else None
+        self._prompt_tokens = len(submit.prompt) if counts_prompt else 0
+        self._counts_prompt, self._scores_only = counts_prompt, scores_only
+        self._text = AnswerText(renderer, params.stop, logprobs=params.logprobs is not None)
+        self._scores_prompt = params.prompt_logprobs is not None
         self._metrics = metrics
+        self._began = False
         self._completion_tokens = 0
         self._last = time.monotonic()
         self._inbox = link.submit(submit)
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far."""
-        return Usage(self._prompt_tokens, self._completion_tokens, self._inbox.cached_tokens)
+        """Tokens so far; without the prompt's where they are not counted here."""
+        cached = self._inbox.cached_tokens if self._counts_prompt else 0
+        return Usage(self._prompt_tokens, self._completion_tokens, cached)
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Text as it comes; the last delta has the finish reason and the usage. Raises what the request failed with."""
         finish: FinishReason | None = None
         while finish is None:
             tokens, finish = await self._inbox.take()
-            if self._stop_text is None:
-                text = self._detokenizer.push(tokens)
-            else:
-                text, tokens, finish = self._until_stop(self._stop_text, tokens, finish)
-            first = not self._completion_tokens
-            self._completion_tokens += len(tokens)
-            self._observe(first, len(tokens))
-            if finish is not None:
-                yield Delta(text + self._rest(finish), tuple(tokens), finish, self.usage)
-            else:
-                yield Delta(text, tuple(tokens))
+            logprobs: Sequence[TokenLogprob] = self._inbox.logprobs
+            self._inbox.logprobs = []
+            if self._scores_only:
+                tokens, logprobs, finish = [], [], "length"
+            piece = self._text.push(tokens, logprobs, last=finish is not None)
+            if piece.stopped:
+                self.close()
+                finish = "stop"
+            first = not self._began
+            self._began = True
+            self._completion_tokens += len(piece.tokens)
+            self._observe(first, len(piece.tokens))
+            yield Delta(
+                piece.text,
+                tuple(piece.tokens),
+                finish,
+                self.usage if finish is not None else None,
+                logprobs=piece.logprobs,
+                offsets=piece.offsets,
+                prompt_logprobs=(self._inbox.prompt_logprobs or ()) if first and self._scores_prompt else None,
+            )
 
     def close(self) -> None:
         self._link.abort(self._request_id)
 
-    def _until_stop(
-        self, stop_text: StopText, tokens: list[int], finish: FinishReason | None
-    ) -> tuple[str, list[int], FinishReason | None]:
-        """Token by token, so that none after the stop string is counted."""
-        pieces = []
-        for count, token in enumerate(tokens, start=1):
-            piece, stopped = stop_text.push(self._detokenizer.push([token]))
-            pieces.append(piece)
-            if stopped:
-                self._stop_text = None
-                self._detokenizer.flush()
-                self.close()
-                return "".join(pieces), tokens[:count], "stop"
-        return "".join(pieces), tokens, finish
-
-    def _rest(self, finish: FinishReason) -> str:
-        """What was held back. At a token that ends the text nothing more can complete a stop string."""
-        rest = self._detokenizer.flush()
-        if self._stop_text is None:
-            return rest
-        text, stopped = self._stop_text.push(rest)
-        return text if stopped else text + self._stop_text.flush()
-
     def _observe(self, first: bool, tokens: int) -> None:
         now = time.monotonic()
         self._metrics.tokens(now - self._last, tokens, self._prompt_tokens if first else None)
-        prompt = (self._prompt_tokens, self._inbox.cached_tokens) if first else (0, 0)
+        prompt = (self._prompt_tokens, self.usage.cached_tokens) if first else (0, 0)
         self._metrics.tenants.count(self._tenant, *prompt, tokens)
         self._last = now

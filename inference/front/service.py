@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from inference.core.messages import Submit
 from inference.errors import GrantRefused, InvalidRequest
 from inference.front.bodies import GenerateBody, invalid, sampling_params
+from inference.front.choices import Choices, choice_seed
 from inference.front.core_link import NO_SLOTS, CoreLink
 from inference.front.errors import ApiError
 from inference.front.generation import Generation
@@ -81,7 +82,7 @@ class Service:
         except GrantRefused as error:
             raise ApiError(401, str(error), "operator_token_invalid") from error
 
-    async def start(self, body: GenerateBody, grant: Grant) -> Generation:
+    async def start(self, body: GenerateBody, grant: Grant) -> Choices:
         """Check the body against the grant, use the grant up and queue the request."""
         adapter = self._adapter(body.model, grant)
         prompt = await self._prompt_ids(body)
@@ -89,7 +90,7 @@ class Service:
             grant,
             adapter=adapter,
             prompt_tokens=len(prompt),
-            max_tokens=body.max_tokens,
+            max_tokens=None if body.max_tokens is None else body.max_tokens * body.choices,
             cache_salt=body.cache_salt,
             priority=body.priority,
         )
@@ -99,18 +100,27 @@ class Service:
         self.verifier.use(grant)
         # 63 bits: what every random generator below takes as a seed.
         seed = params.seed if params.seed is not None else secrets.randbits(63)
-        submit = Submit(
-            request_id=grant.request_id,
-            prompt=prompt,
-            params=params.wire(),
-            seed=seed,
-            tenant=grant.tenant,
-            namespace=grant.namespace,
-            adapter=adapter,
-            priority=grant.priority,
-            weight=grant.weight,
-        )
-        return Generation(self.link, submit, self.renderer, params.stop, self.metrics)
+
+        def start(index: int) -> Generation:
+            # The prompt's log-probabilities are those of every choice: the first one reports them.
+            wanted = params if index == 0 else replace(params, prompt_logprobs=None)
+            submit = Submit(
+                request_id=f"{grant.request_id}#{index}" if index else grant.request_id,
+                prompt=prompt,
+                params=wanted.wire(),
+                seed=choice_seed(seed, index),
+                tenant=grant.tenant,
+                namespace=grant.namespace,
+                adapter=adapter,
+                priority=grant.priority,
+                weight=grant.weight,
+            )
+            return Generation(
+                self.link, submit, self.renderer, wanted, self.metrics,
+                counts_prompt=index == 0, scores_only=body.max_tokens == 0,
+            )  # fmt: skip
+
+        return Choices(prompt, start, body.choices)
 
     def _adapter(self, model: str, grant: Grant) -> str | None:
         """The digest that ``model`` stands for; anything unknown is simply not what the grant is for."""
@@ -140,8 +150,10 @@ class Service:
         """The request's own limit, or all that the grant and the context leave."""
         ready = self.link.ready
         room = min(ready.max_model_len, ready.num_blocks * ready.block_size + 1) - prompt_tokens
-        wanted = body.max_tokens if body.max_tokens is not None else min(grant.max_output, max(room, 1))
-        if wanted > room:
+        if grant.max_output < body.choices:
+            raise GrantRefused(f"The grant allows {grant.max_output} tokens, fewer than n ({body.choices})")
+        wanted = body.max_tokens if body.max_tokens is not None else min(grant.max_output // body.choices, max(room, 1))
+        if max(wanted, 1) > room:
             limit = prompt_tokens + room
             raise ApiError(
                 400,
