@@ -22,6 +22,11 @@ class Batch:
     sequences: list[Sequence] = field(default_factory=list)
     started: list[Sequence] = field(default_factory=list)
 
+    @property
+    def tokens(self) -> int:
+        """Positions that the step computes."""
+        return sum(len(row.tokens) for row in self.rows)
+
     def append(self, sequence: Sequence, length: int) -> int:
         """The sequence's next ``length`` tokens, sampled from if they are its last; returns ``length``."""
         start, end = sequence.computed, sequence.computed + length
@@ -37,6 +42,7 @@ class Batch:
                 sequence.output,
                 sequence.prompt,
                 sequence.seed,
+                prompt_logprobs=sequence.params.prompt_logprobs if sequence.unscored else None,
             )
         )
         return length

@@ -47,21 +47,30 @@ class BlockPool:
         """Blocks that one request can always have once nothing else runs, whatever the floors protect."""
         return self.total - self.shares.rules.reserved
 
-    def fits(self, owner: str, count: int) -> bool:
+    def fits(self, owner: str, count: int, weight: int = 1) -> bool:
         """Whether :meth:`allocate` can give ``owner`` that many now."""
-        return count <= self.free or self.shares.within_reach(owner, count - self.free)
+        return count <= self.free or self.shares.within_reach(owner, count - self.free, weight)
 
-    def allocate(self, owner: str, count: int = 1) -> list[int]:
-        """Blocks without content, held once. The caller has asked :meth:`fits`; raises ``IndexError``."""
-        floor = self.shares.floor(owner)  # once: it must not rise while others lose their last block
+    def allocate(self, owner: str, count: int = 1, weight: int = 1) -> list[int]:
+        """Blocks without content, held once. The caller has asked :meth:`fits`; raises ``IndexError``.
+
+        :param weight: the owner's part of the floors and shares, against others'.
+        """
+        rivals = self.shares.rivals(owner, weight)  # once: floors must not rise while others lose their last block
         blocks = []
         for _ in range(count):
-            block = self._free.pop() if self._free else self._evict(owner, floor)
+            block = self._free.pop() if self._free else self._evict(owner, weight, rivals)
             self._holders[block] = 1
             self._owners[block] = owner
-            self.shares.hold(owner)
+            self.shares.hold(owner, weight)
             blocks.append(block)
         return blocks
+
+    def give(self, block: int, owner: str) -> None:
+        """A block in use goes on another's account, of weight 1."""
+        self.shares.drop(self._owners[block])
+        self._owners[block] = owner
+        self.shares.hold(owner, 1)
 
     def share(self, block: int) -> None:
         """One more holder of a block that is cached or in use."""
@@ -94,8 +103,8 @@ class BlockPool:
         self.shares.check(self._owners, cached)
         assert self.free + self.cached + self.in_use == self.total
 
-    def _evict(self, owner: str, floor: int) -> int:
-        block = self.shares.victim(owner, floor)
+    def _evict(self, owner: str, weight: int, rivals: int) -> int:
+        block = self.shares.victim(owner, weight, rivals)
         if block is None:
             raise IndexError("no block is available")
         self._forget(block)

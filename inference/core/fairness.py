@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
 
 INPUT_COST = 1.0
 OUTPUT_COST = 2.0
 """A generated token costs a whole pass over the weights; a prompt token shares one with its chunk."""
+
+RECENT_SECONDS = 10.0
+"""How long a tenant that has left still counts as a rival for the length of a step."""
 
 
 class Fairness:
@@ -14,31 +18,47 @@ class Fairness:
 
     A tenant is active while it has a request waiting or running. One that becomes active is lifted to the least
     counter among the active ones, so that idleness earns no credit; when nobody is active all is forgotten.
+
+    Prompt tokens are promised when a request is admitted and served when they are computed: who is admitted next goes
+    by both, whose prompt is computed next by what was really served.
     """
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
+        self._promised: Counter[str] = Counter()
         self._live: Counter[str] = Counter()
+        self._weights: dict[str, int] = {}
+        self._left: OrderedDict[str, float] = OrderedDict()
 
-    def join(self, tenant: str) -> None:
+    def join(self, tenant: str, weight: int = 1) -> None:
         """One more live request of the tenant."""
         if not self._live[tenant]:
             floor = min((self._served[other] for other, live in self._live.items() if live), default=0.0)
             self._served[tenant] = max(self._served.get(tenant, 0.0), floor)
         self._live[tenant] += 1
+        self._weights[tenant] = weight
+        self._left.pop(tenant, None)
 
-    def leave(self, tenant: str) -> None:
+    def leave(self, tenant: str, now: float = 0.0) -> None:
         """One live request fewer."""
         self._live[tenant] -= 1
         if not self._live[tenant]:
-            del self._live[tenant]
+            del self._live[tenant], self._weights[tenant]
+            self._promised.pop(tenant, None)
+            self._left[tenant] = now
         if not self._live:
             self._served.clear()
+            self._left.clear()
         if len(self._served) > 2 * len(self._live) + 64:
             self._prune()
 
+    def promise(self, tenant: str, tokens: int) -> None:
+        """Prompt tokens that are going to be computed; negative for those that will not be after all."""
+        self._promised[tenant] += tokens
+
     def charge_input(self, tenant: str, weight: int, tokens: int) -> None:
-        """Prompt tokens that were not cached; negative to refund those never computed."""
+        """Promised prompt tokens that were computed."""
+        self._promised[tenant] -= tokens
         self._served[tenant] += tokens * INPUT_COST / weight
 
     def charge_output(self, tenant: str, weight: int, tokens: int = 1) -> None:
@@ -47,10 +67,43 @@ class Fairness:
     def served(self, tenant: str) -> float:
         return self._served.get(tenant, 0.0)
 
+    def committed(self, tenant: str) -> float:
+        """Served and promised."""
+        return self.served(tenant) + self._promised[tenant] * INPUT_COST / self._weights.get(tenant, 1)
+
+    def weight(self, tenant: str, otherwise: int = 1) -> int:
+        """The active tenant's weight, or ``otherwise`` if it is not active."""
+        return self._weights.get(tenant, otherwise)
+
+    def share(self, tenant: str) -> float:
+        """The active tenant's part of everything, by weight, in (0, 1]."""
+        return self._weights[tenant] / sum(self._weights.values())
+
     @property
     def active(self) -> int:
         """Tenants with a live request."""
         return len(self._live)
+
+    def leader(self, now: float) -> str | None:
+        """The least-served of those who are active or were a moment ago; ``None`` when one is alone.
+
+        Among equals the one to whom least is promised.
+        """
+        while self._left and next(iter(self._left.values())) < now - RECENT_SECONDS:
+            self._left.popitem(last=False)
+        if len(self._live) + len(self._left) < 2:
+            return None
+        return min(self._rivals(), key=lambda tenant: (self.served(tenant), self._promised[tenant]))
+
+    def check_idle(self) -> None:
+        """Raises ``AssertionError`` unless nobody is active and nothing promised."""
+        assert not self._live, "a tenant stayed active"
+        assert not self._weights, "a tenant's weight stayed"
+        assert not self._promised.total(), "prompt tokens stayed promised"
+
+    def _rivals(self) -> Iterator[str]:
+        yield from self._left
+        yield from self._live
 
     def _prune(self) -> None:
         """Forget idle tenants that would be lifted to the floor anyway."""

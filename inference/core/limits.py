@@ -15,6 +15,8 @@ class Limits:
     :param max_running: most sequences in one step.
     :param token_budget: most tokens in one step, ≥ ``max_running``.
     :param max_waiting: most queued requests altogether; ``max_waiting_per_tenant`` of one tenant.
+    :param step_seconds: while tenants compete, prompts of those served more are cut so that a step takes no longer.
+    :param speculate_tokens: most tokens guessed for one sequence in a step; 0: none.
     """
 
     max_model_len: int
@@ -22,6 +24,8 @@ class Limits:
     token_budget: int = 512
     max_waiting: int = 1024
     max_waiting_per_tenant: int = 256
+    step_seconds: float = 0.15
+    speculate_tokens: int = 0
     shares: ShareRules = field(default_factory=ShareRules)
 
     def check_fits(self, prompt: int, max_tokens: int, *, room: int) -> None:
@@ -36,5 +40,7 @@ class Limits:
             raise InvalidRequest(f"{prompt} prompt tokens and max_tokens {max_tokens} exceed {self.max_model_len}")
         if total - 1 > room:  # the last token generated is never computed, so it needs no position
             raise InvalidRequest(
-                f"The request needs more KV cache than the worker has for one ({room} tokens)", "max_tokens"
+                f"{prompt} prompt tokens and max_tokens {max_tokens} need {total - 1} tokens of KV cache; "
+                f"this worker has {room} for one request",
+                "max_tokens",
             )

@@ -146,9 +146,11 @@ class Loop:
             message.weight,
         )
         try:
-            self.scheduler.add(sequence)
+            failed = self.scheduler.add(sequence)
         except InferenceError as error:
-            self._failed.append(Progress(sequence, error=error))
+            failed = Progress(sequence, error=error)
+        if failed is not None:
+            self._failed.append(failed)
             self._changed = True
 
     def _load(self, message: LoadAdapter) -> None:

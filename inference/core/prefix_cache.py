@@ -7,6 +7,9 @@ The key of a block is a chain of hashes::
 
 Two requests can share a block only if they start from the same root. The namespace comes from the signed grant, so a
 hit across tenants cannot be expressed. The owner of a block is the namespace it was computed for.
+
+Blocks wholly inside a prefix that the operator declared public start from the public namespace's root, whoever computes
+them. The tenant's own chain runs beside it over the same tokens and takes over at the first block that is not declared.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference.core.blocks import BlockPool
+from inference.core.public_prefixes import PUBLIC, PublicPrefixes
 from inference.core.shares import ShareRules
 
 VERSION = b"loraplex-kv-1"
@@ -27,6 +32,26 @@ class _Entry:
     key: bytes
     parent: bytes
     tokens: bytes
+
+
+class Chain(NamedTuple):
+    """How far a sequence's blocks are hashed.
+
+    :param private: the tenant's own chain; ``public``: the declared one, ``None`` once the sequence has left it.
+    :param length: full blocks so far.
+    """
+
+    private: bytes
+    public: bytes | None
+    length: int = 0
+
+
+class _Link(NamedTuple):
+    """The next block's key, what it hangs on, and the chain after it."""
+
+    key: bytes
+    parent: bytes
+    chain: Chain
 
 
 def packed(tokens: Sequence[int]) -> bytes:
@@ -47,6 +72,7 @@ class PrefixCache:
     ) -> None:
         self.pool = BlockPool(num_blocks, self._forget, rules)
         self.block_size = block_size
+        self.public = PublicPrefixes()
         self.queries = 0
         self.hits = 0
         self._base = base.encode()
@@ -61,45 +87,64 @@ class PrefixCache:
             digest.update(len(part).to_bytes(8, "little") + part)
         return digest.digest()
 
-    def match(self, root: bytes, tokens: Sequence[int]) -> tuple[list[int], list[bytes]]:
-        """Blocks and keys of the longest cached prefix of ``tokens``, never all of them.
+    def start(self, adapter: str | None, namespace: str) -> Chain:
+        """The chain of a sequence of which nothing is computed."""
+        return Chain(self.root(adapter, namespace), self.root(adapter, PUBLIC))
+
+    def match(self, chain: Chain, tokens: Sequence[int]) -> tuple[list[int], Chain]:
+        """Blocks of the longest cached prefix of ``tokens``, never all of them, and the chain after them.
 
         The last token is always left over: a step has to compute something to sample from. The blocks are not held
         yet; the caller shares them before it allocates.
         """
         blocks: list[int] = []
-        keys: list[bytes] = []
-        parent = root
         for end in range(self.block_size, len(tokens), self.block_size):
             content = packed(tokens[end - self.block_size : end])
-            key = hashlib.sha256(parent + content).digest()
-            block = self._by_key.get(key)
+            link = self._link(chain, content)
+            block = self._by_key.get(link.key)
             if block is None:
                 break
             entry = self._entries[block]
-            if entry.parent != parent or entry.tokens != content:
+            if entry.parent != link.parent or entry.tokens != content:
                 break  # a collision of the hash: never trusted
             blocks.append(block)
-            keys.append(key)
-            parent = key
-        return blocks, keys
+            chain = link.chain
+        return blocks, chain
 
     def count(self, looked_up: int, found: int) -> None:
         """Tokens of one admission, for the metrics."""
         self.queries += looked_up
         self.hits += found
 
-    def insert(self, block: int, parent: bytes, tokens: Sequence[int]) -> bytes:
-        """The full ``block`` now holds the KV of ``tokens`` after ``parent``; returns its key.
+    def insert(self, block: int, chain: Chain, tokens: Sequence[int]) -> Chain:
+        """The full ``block`` now holds the KV of ``tokens`` after ``chain``; returns the chain with it.
 
         If another block already holds the same, that one stays the cached one and this one will be freed.
         """
         content = packed(tokens)
-        key = hashlib.sha256(parent + content).digest()
+        key, parent, after = self._link(chain, content)
         if key not in self._by_key:
             self._by_key[key] = block
             self._entries[block] = _Entry(key, parent, content)
-        return key
+            if after.public is not None:
+                self.pool.give(block, PUBLIC)
+        return after
+
+    def declare(self, adapter: str | None, tokens: Sequence[int]) -> str:
+        """Make the full blocks of ``tokens`` public; returns the name to :meth:`withdraw` them by.
+
+        What tenants have cached of it already stays theirs. Raises :class:`InvalidRequest` if there are too many.
+        """
+        root = self.root(adapter, PUBLIC)
+        blocks: dict[bytes, bytes] = {}
+        parent = root
+        for end in range(self.block_size, len(tokens) + 1, self.block_size):
+            content = packed(tokens[end - self.block_size : end])
+            parent = hashlib.sha256(parent + content).digest()
+            blocks[parent] = content
+        name = hashlib.sha256(root + packed(tokens)).hexdigest()
+        self.public.declare(name, blocks)
+        return name
 
     def release(self, blocks: Sequence[int]) -> None:
         """Give up one sequence's blocks; the deepest are evicted first, so that prefixes last longest."""
@@ -111,6 +156,14 @@ class PrefixCache:
         self.pool.check()
         assert len(self._by_key) == len(self._entries) >= self.pool.cached
         assert all(self._by_key[entry.key] == block for block, entry in self._entries.items())
+
+    def _link(self, chain: Chain, content: bytes) -> _Link:
+        private = hashlib.sha256(chain.private + content).digest()
+        if chain.public is not None:
+            key = hashlib.sha256(chain.public + content).digest()
+            if self.public.holds(key, content):
+                return _Link(key, chain.public, Chain(private, key, chain.length + 1))
+        return _Link(private, chain.private, Chain(private, None, chain.length + 1))
 
     def _forget(self, block: int) -> None:
         entry = self._entries.pop(block)

@@ -1,8 +1,9 @@
 """Who computes what in the next step.
 
-Continuous batching: a request joins and leaves between steps. Every step decodes all running sequences first, then
-spends what is left of the token budget on prompts, in chunks. When blocks run out, the sequence that would be served
-last gives up its blocks and is computed again later (mostly from the prefix cache).
+Continuous batching: a request joins and leaves between steps. Every step decodes all running sequences, then spends
+what is left of the token budget on prompts, in chunks. When blocks run out, or when a tenant that has less than its
+share waits for a place, somebody gives way (:mod:`~inference.core.victims`) and is computed again later, mostly from
+the prefix cache.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import count
 
+from inference.core import victims
 from inference.core.backlog import Backlog
 from inference.core.batch import Batch, Progress
 from inference.core.fairness import Fairness
 from inference.core.limits import Limits
+from inference.core.lookup import Lookup
+from inference.core.portions import Portions
 from inference.core.prefix_cache import PrefixCache
 from inference.core.residency import Residency, Settled
 from inference.core.sequence import Sequence, State
-from inference.core.step import Sampled
+from inference.core.step import Row, Sampled
 from inference.core.waiting import WaitingQueue
 from inference.errors import InvalidRequest
 from inference.protocol import FinishReason
@@ -49,12 +53,14 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.portions = Portions(limits, self.fairness, cache.pool, cache.block_size)
         self._eos = eos_token_ids
         self._clock = clock
         self._live: dict[str, Sequence] = {}
         self._backlog = Backlog(limits)
         self._arrivals = count()
         self._block_size = cache.block_size
+        self._began = 0.0  # the step, by the clock
 
     @property
     def live(self) -> int:
@@ -66,8 +72,8 @@ class Scheduler:
         """Requests that wait: in the queue, or for their adapter."""
         return self._backlog.total
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a request.
+    def add(self, sequence: Sequence) -> Progress | None:
+        """Queue a request; what became of another that had to leave a full queue for it.
 
         Raises :class:`InvalidRequest` if it can never run, :class:`Overloaded` if a queue is full.
         """
@@ -75,14 +81,16 @@ class Scheduler:
             raise InvalidRequest("A request with this id is running")
         room = self.cache.pool.largest_request * self._block_size
         self.limits.check_fits(len(sequence.prompt), sequence.params.max_tokens, room=room)
-        self._backlog.check_room(sequence.tenant)
+        displaced = self._make_place(sequence)
         sequence.arrival = next(self._arrivals)
         sequence.queued_at = self._clock()
-        sequence.root = self.cache.root(sequence.adapter, sequence.namespace)
+        if self.limits.speculate_tokens and sequence.params.constraint is None:
+            sequence.lookup = Lookup(self.limits.speculate_tokens)
         self._live[sequence.request_id] = sequence
-        self.fairness.join(sequence.tenant)
+        self.fairness.join(sequence.tenant, sequence.weight)
         self._backlog.enter(sequence.tenant)
         self.waiting.push(sequence)
+        return displaced
 
     def abort(self, request_id: str) -> Sequence | None:
         """Drop a request wherever it is; ``None`` if it has finished already."""
@@ -104,38 +112,67 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """The next step's rows; empty when nothing can run now."""
-        batch = Batch()
-        now = self._clock()
+        self._began = now = self._clock()
         self.cache.pool.shares.tick(now)
         preemptions = self.preemptions
-        budget = self.limits.token_budget - self._decode(batch)
-        budget -= self._continue_prompts(batch, budget)
-        if preemptions == self.preemptions:  # blocks just taken from one request are not for a newcomer
-            self._admit(batch, budget, now)
+        self._secure_blocks()
+        # Blocks just taken from one request are not for a newcomer.
+        started = self._admit(now) if preemptions == self.preemptions else []
+        batch = self.portions.fill(self.running, now)
+        batch.started = started
         return batch
 
     def postprocess(self, batch: Batch, results: Seq[Sampled | None]) -> list[Progress]:
         """Account for one computed step; what each request gained."""
+        self.portions.learn(batch, self._clock() - self._began)
         progress = []
         for sequence, row, result in zip(batch.sequences, batch.rows, results, strict=True):
-            sequence.computed += len(row.tokens)
-            if sequence.computed >= (len(sequence.keys) + 1) * self._block_size:
-                self._register_blocks(sequence)
+            if row.prompt_logprobs is not None:
+                assert result is not None, "the runner scored no prompt where it was asked to"
+                sequence.score(row.start, result.prompt_logprobs)
             if row.params is None:
+                self._advance(sequence, len(row.tokens))
                 continue
             assert result is not None, "the runner sampled no token where one was asked for"
-            progress.append(self._gain(sequence, result))
+            progress.append(self._gain(sequence, row, result))
         return progress
 
-    def _gain(self, sequence: Sequence, result: Sampled) -> Progress:
-        (token,) = result.tokens
-        sequence.tokens.append(token)
-        sequence.output.append(token)
-        self.fairness.charge_output(sequence.tenant, sequence.weight)
-        finish = self._finish_reason(sequence, token)
+    def _gain(self, sequence: Sequence, row: Row, result: Sampled) -> Progress:
+        """The sampled tokens up to the one that ends the text; those after it never happened."""
+        first, right = not sequence.output, len(result.tokens) - 1
+        guesses = row.tokens[len(row.tokens) - row.draft :]
+        assert list(guesses[:right]) == result.tokens[:right], "the runner went on after a wrong guess"
+        finish: FinishReason | None = None
+        taken = 0
+        while finish is None and taken < len(result.tokens):
+            finish = sequence.gain(result.tokens[taken], self._eos, self.limits.max_model_len)
+            taken += 1
+        # Right guesses have their KV already; the last token taken gets it in the next step.
+        self._advance(sequence, len(row.tokens) - row.draft + taken - 1)
+        self.portions.outcome(sequence, row.draft, right)
+        self.fairness.charge_output(sequence.tenant, sequence.weight, taken)
         if finish is not None:
             self._finish(sequence)
-        return Progress(sequence, result.tokens, finish, logprobs=result.logprobs)
+        return Progress(
+            sequence,
+            result.tokens[:taken],
+            finish,
+            logprobs=None if result.logprobs is None else result.logprobs[:taken],
+            prompt_logprobs=sequence.scores if first and sequence.params.prompt_logprobs is not None else None,
+        )
+
+    def _advance(self, sequence: Sequence, count: int) -> None:
+        """So many more positions have KV."""
+        sequence.computed += count
+        new = min(sequence.computed, len(sequence.prompt)) - sequence.charged
+        if new > 0:
+            sequence.charged += new
+            self.fairness.charge_input(sequence.tenant, sequence.weight, new)
+        size = self._block_size
+        while (sequence.chain.length + 1) * size <= sequence.computed:
+            index = sequence.chain.length
+            tokens = sequence.tokens[index * size : (index + 1) * size]
+            sequence.chain = self.cache.insert(sequence.blocks[index], sequence.chain, tokens)
 
     def check_idle(self) -> None:
         """Raises ``AssertionError`` unless an idle core holds nothing: the conservation check."""
@@ -146,60 +183,61 @@ class Scheduler:
         assert self.cache.pool.in_use == 0, f"{self.cache.pool.in_use} blocks leaked"
         assert self.residency.pinned == 0, "a slot stayed pinned"
         self._backlog.check_empty()
-        assert self.fairness.active == 0, "a tenant stayed active"
+        self.fairness.check_idle()
 
     # region one step
 
-    def _decode(self, batch: Batch) -> int:
-        """One token for every sequence whose prompt is done, best first; the worst are preempted for blocks."""
-        index = 0
-        while index < len(self.running):
-            sequence = self.running[index]
-            if sequence.pending == 1 and self._ensure_block(sequence):
-                batch.append(sequence, 1)
-            if sequence.state is State.RUNNING:
-                index += 1
-        return len(batch.rows)
+    def _secure_blocks(self) -> None:
+        """A block for every decoding sequence's next position, best first; others' when none is left."""
+        for sequence in list(self.running):
+            pool = self.cache.pool
+            while sequence.state is State.RUNNING and sequence.computed == len(sequence.blocks) * self._block_size:
+                if pool.fits(sequence.namespace, 1, sequence.weight):
+                    sequence.blocks += pool.allocate(sequence.namespace, 1, sequence.weight)
+                else:
+                    self._preempt(victims.for_running(self.running, self.fairness))
 
-    def _ensure_block(self, sequence: Sequence) -> bool:
-        """A block for the next position; false when the sequence itself had to give way."""
-        if sequence.computed < len(sequence.blocks) * self._block_size:
-            return True
-        pool = self.cache.pool
-        while not pool.fits(sequence.namespace, 1):
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        sequence.blocks += pool.allocate(sequence.namespace)
-        return True
-
-    def _continue_prompts(self, batch: Batch, budget: int) -> int:
-        used = 0
-        for sequence in self.running:
-            if used >= budget:
-                break
-            if sequence.pending > 1:
-                used += batch.append(sequence, min(sequence.pending, budget - used))
-        return used
-
-    def _admit(self, batch: Batch, budget: int, now: float) -> None:
-        while budget > 0 and len(self.running) < self.limits.max_running:
-            sequence = self.waiting.next(self.fairness)
-            if sequence is None:
-                return
+    def _admit(self, now: float) -> list[Sequence]:
+        """Take in who waits, in turn; those of them that never ran before."""
+        started: list[Sequence] = []
+        passed: set[str] = set()  # tenants whose turn it is not after all
+        while (sequence := self.waiting.next(self.fairness, passed)) is not None:
+            victim = self._place_for(sequence)
+            if victim is None or self._is_busy(sequence.tenant):
+                passed.add(sequence.tenant)
+                continue
             if not self._pin(sequence, now):
                 continue
-            first = not sequence.admitted
+            if victim is not sequence:
+                self._preempt(victim)
             if not self._take_blocks(sequence):
-                return
-            if first:
-                sequence.waited = now - sequence.queued_at
-                batch.started.append(sequence)
+                break
             self.waiting.remove(sequence, State.RUNNING)
             self._backlog.leave(sequence.tenant)
+            self._backlog.admitted(now)
             bisect.insort(self.running, sequence, key=lambda running: running.order)
-            budget -= batch.append(sequence, min(sequence.pending, budget))
+            if not sequence.admitted:
+                self._count_admission(sequence, now)
+                started.append(sequence)
+        return started
+
+    def _place_for(self, newcomer: Sequence) -> Sequence | None:
+        """Who leaves the running ones for it: itself if there is a place, ``None`` if it has to wait."""
+        if len(self.running) < self.limits.max_running:
+            return newcomer
+        return victims.for_newcomer(
+            newcomer,
+            self.running,
+            self.fairness,
+            measure=victims.place_of,
+            needed=1,
+            capacity=self.limits.max_running,
+        )
+
+    def _is_busy(self, tenant: str) -> bool:
+        """Whether the tenant's admitted prompts fill a step already: more would only hold blocks."""
+        pending = sum(running.pending for running in self.running if running.tenant == tenant and running.pending > 1)
+        return pending >= self.limits.token_budget
 
     def _pin(self, sequence: Sequence, now: float) -> bool:
         """A pin on the adapter's slot; without one the sequence is parked and others go ahead."""
@@ -219,47 +257,59 @@ class Scheduler:
         All at once although the prompt is computed in chunks: half-computed prompts that preempt each other would be
         work done twice.
         """
-        pool = self.cache.pool
-        blocks, keys = self.cache.match(sequence.root, sequence.tokens)
+        pool, owner, weight = self.cache.pool, sequence.namespace, sequence.weight
+        start = self.cache.start(sequence.adapter, owner)
+        blocks, chain = self.cache.match(start, sequence.reusable)
         needed = -(-len(sequence.tokens) // self._block_size) - len(blocks)
-        spare = pool.total // 100 if self.running else 0
         for block in blocks:
             pool.share(block)
-        if not pool.fits(sequence.namespace, needed + spare):
-            self.cache.release(blocks)
-            return False
-        sequence.blocks = blocks + pool.allocate(sequence.namespace, needed)
-        sequence.keys = keys
+        while not pool.fits(owner, needed + (pool.total // 100 if self.running else 0), weight):
+            victim = victims.for_newcomer(
+                sequence,
+                self.running,
+                self.fairness,
+                measure=victims.blocks_of,
+                needed=needed,
+                capacity=pool.total,
+            )
+            if victim is None:
+                self.cache.release(blocks)
+                return False
+            self._preempt(victim)
+        sequence.blocks = blocks + pool.allocate(owner, needed, weight)
+        sequence.chain = chain
         sequence.computed = len(blocks) * self._block_size
-        if not sequence.admitted:
-            sequence.admitted = True
-            sequence.cached_tokens = sequence.computed
-            sequence.charged = len(sequence.prompt) - sequence.computed
-            self.cache.count(len(sequence.prompt), sequence.computed)
-            self.fairness.charge_input(sequence.tenant, sequence.weight, sequence.charged)
         return True
+
+    def _count_admission(self, sequence: Sequence, now: float) -> None:
+        """What is noted when a request runs for the first time."""
+        sequence.admitted = True
+        sequence.waited = now - sequence.queued_at
+        sequence.cached_tokens = sequence.charged = sequence.computed
+        self.cache.count(len(sequence.prompt), sequence.computed)
+        self.fairness.promise(sequence.tenant, len(sequence.prompt) - sequence.computed)
 
     # endregion
 
-    def _register_blocks(self, sequence: Sequence) -> None:
-        size, keys = self._block_size, sequence.keys
-        while (len(keys) + 1) * size <= sequence.computed:
-            index = len(keys)
-            parent = keys[-1] if keys else sequence.root
-            tokens = sequence.tokens[index * size : (index + 1) * size]
-            keys.append(self.cache.insert(sequence.blocks[index], parent, tokens))
-
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
-        params = sequence.params
-        if token in params.stop_token_ids or (token in self._eos and not params.ignore_eos):
-            return "stop"
-        if len(sequence.output) >= params.max_tokens or len(sequence.tokens) >= self.limits.max_model_len:
-            return "length"
-        return None
+    def _make_place(self, newcomer: Sequence) -> Progress | None:
+        """A place in the queue: a free one, or that of a request with less claim to it, which ends."""
+        error = self._backlog.full_for(newcomer.tenant)
+        if error is not None:
+            leaves = self.waiting.expendable(newcomer, self.fairness, tenant=newcomer.tenant)
+        else:
+            error = self._backlog.full()
+            if error is None:
+                return None
+            leaves = self.waiting.expendable(newcomer, self.fairness)
+        if leaves is None:
+            raise error
+        self._finish(leaves)
+        return Progress(leaves, error=error)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Back to the queue without blocks. The pin stays: the adapter is needed again soon."""
         self.preemptions += 1
+        sequence.preempted += 1
         self._drop_blocks(sequence)
         self._backlog.enter(sequence.tenant)
         self.waiting.push(sequence)
@@ -267,14 +317,11 @@ class Scheduler:
     def _drop_blocks(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.cache.release(sequence.blocks)
-        sequence.blocks, sequence.keys, sequence.computed = [], [], 0
+        sequence.blocks, sequence.computed = [], 0
 
     def _finish(self, sequence: Sequence) -> None:
         del self._live[sequence.request_id]
         if sequence.state is State.RUNNING:
-            # An abort in the middle of a prompt: what was never computed is not the tenant's to pay.
-            if not sequence.output and (unused := len(sequence.prompt) - sequence.computed) > 0:
-                self.fairness.charge_input(sequence.tenant, sequence.weight, -min(unused, sequence.charged))
             self._drop_blocks(sequence)
         else:
             self._backlog.leave(sequence.tenant)
@@ -286,4 +333,6 @@ class Scheduler:
         if sequence.pinned and sequence.adapter is not None:
             self.residency.release(sequence.adapter)
             sequence.pinned = False
-        self.fairness.leave(sequence.tenant)
+        if sequence.admitted:  # a prompt that was broken off: what was never computed is not the tenant's to pay
+            self.fairness.promise(sequence.tenant, sequence.charged - len(sequence.prompt))
+        self.fairness.leave(sequence.tenant, self._clock())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from inference.core.lookup import Lookup
+from inference.core.prefix_cache import Chain
 from inference.core.step import BASE_SLOT
-from inference.protocol import SamplingParams
+from inference.protocol import FinishReason, SamplingParams, TokenLogprob
 
 
 class State(Enum):
@@ -22,12 +24,14 @@ class Sequence:
 
     :ivar tokens: the prompt, then everything generated.
     :ivar computed: positions that have KV.
-    :ivar keys: prefix-cache keys of the full blocks so far.
+    :ivar chain: how far its full blocks are in the prefix cache.
     :ivar slot: adapter slot while pinned, or :data:`BASE_SLOT`.
     :ivar pinned: whether the sequence holds a pin on its adapter's slot.
     :ivar cached_tokens: prompt tokens found in the cache at the first admission.
-    :ivar charged: prompt tokens charged to the tenant at the first admission.
-    :ivar admitted: whether it has ever run.
+    :ivar charged: prompt tokens that were cached at the first admission or have been charged to the tenant since.
+    :ivar admitted: whether it has ever run; ``preempted``: how often it had to give up its blocks.
+    :ivar scores: log-probabilities of the prompt's tokens from the second on, as far as they are known.
+    :ivar lookup: what guesses its next tokens, if anything does.
     :ivar queued_at: when it came, by the scheduler's clock; ``waited``: seconds from then until it first ran.
     """
 
@@ -41,18 +45,20 @@ class Sequence:
     priority: int = 0
     weight: int = 1
     arrival: int = 0
-    root: bytes = b""
+    chain: Chain = Chain(b"", None)  # noqa: RUF009 - a tuple
     state: State = State.WAITING
     tokens: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
     slot: int = BASE_SLOT
     pinned: bool = False
     cached_tokens: int = 0
     charged: int = 0
     admitted: bool = False
+    preempted: int = 0
+    scores: list[TokenLogprob] = field(default_factory=list)
+    lookup: Lookup | None = None
     queued_at: float = 0.0
     waited: float = 0.0
 
@@ -68,3 +74,34 @@ class Sequence:
     def order(self) -> tuple[int, int]:
         """Smaller is served first and preempted last."""
         return (self.priority, self.arrival)
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still generate."""
+        return self.params.max_tokens - len(self.output)
+
+    @property
+    def unscored(self) -> bool:
+        """Whether log-probabilities of the prompt are asked for and not all known."""
+        return self.params.prompt_logprobs is not None and len(self.scores) < len(self.prompt) - 1
+
+    @property
+    def reusable(self) -> list[int]:
+        """The tokens whose blocks may come from the cache: what is not scored yet has to be computed."""
+        return self.tokens[: len(self.scores) + 1] if self.unscored else self.tokens
+
+    def score(self, start: int, scores: list[TokenLogprob]) -> None:
+        """Log-probabilities of the tokens at ``start + 1 …``; those known from before a preemption are not needed."""
+        known = len(self.scores) - start
+        assert 0 <= known <= len(scores), "the runner scored other tokens than it computed"
+        self.scores += scores[known:]
+
+    def gain(self, token: int, ends: frozenset[int], max_model_len: int) -> FinishReason | None:
+        """One more generated token; why it is the last, if it is."""
+        self.tokens.append(token)
+        self.output.append(token)
+        if token in self.params.stop_token_ids or (token in ends and not self.params.ignore_eos):
+            return "stop"
+        if not self.left or len(self.tokens) >= max_model_len:
+            return "length"
+        return None

@@ -13,7 +13,7 @@ from inference.core.residency import Residency
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import AdapterInvalid
-from inference.protocol import SamplingParams
+from inference.protocol import SamplingParams, TokenLogprob
 from tests.inference.core.fake_runner import FakeRunner
 
 
@@ -75,13 +75,19 @@ class Engine:
         )
         self.done: dict[str, Progress] = {}
         self.outputs: dict[str, list[int]] = {}
+        self.scores: dict[str, list[TokenLogprob]] = {}
         self.trace: list[list[tuple[str, int, int, int]]] = []
         self._writers: dict[int, str] = {}
 
-    def add(self, name: str, prompt: list[int], max_tokens: int = 8, **values: Any) -> Sequence:
+    def add(
+        self, name: str, prompt: list[int], max_tokens: int = 8, *, params: dict[str, Any] | None = None, **values: Any
+    ) -> Sequence:
         defaults = {"tenant": "a", "namespace": values.get("tenant", "a"), "adapter": None}
-        sequence = Sequence(name, prompt, SamplingParams(max_tokens=max_tokens), 1, **{**defaults, **values})
-        self.scheduler.add(sequence)
+        sampling = SamplingParams(max_tokens=max_tokens, **params or {})
+        sequence = Sequence(name, prompt, sampling, 1, **{**defaults, **values})
+        displaced = self.scheduler.add(sequence)
+        if displaced is not None:
+            self._note(displaced)
         return sequence
 
     def step(self) -> int:
@@ -99,13 +105,21 @@ class Engine:
         results = self.runner.run(batch.rows) if batch.rows else []
         progress += self.scheduler.postprocess(batch, results)
         for gained in progress:
-            name = gained.sequence.request_id
-            if gained.tokens:
-                self.outputs.setdefault(name, []).extend(gained.tokens)
-            if gained.finish or gained.error:
-                assert name not in self.done
-                self.done[name] = gained
+            self._note(gained)
         return len(batch.rows)
+
+    def _note(self, gained: Progress) -> None:
+        name = gained.sequence.request_id
+        if gained.tokens:
+            self.outputs.setdefault(name, []).extend(gained.tokens)
+        if gained.logprobs is not None:
+            assert [entry.token for entry in gained.logprobs] == list(gained.tokens)
+        if gained.prompt_logprobs is not None:
+            assert name not in self.scores, "the prompt's scores came twice"
+            self.scores[name] = list(gained.prompt_logprobs)
+        if gained.finish or gained.error:
+            assert name not in self.done
+            self.done[name] = gained
 
     def _check_writers(self, batch: Batch) -> None:
         """Nobody reads a block that another namespace wrote."""

@@ -16,6 +16,7 @@ from inference.core.limits import Limits
 from inference.core.process import prepare, serve
 from inference.core.step import BASE_SLOT, Row, Sampled
 from inference.errors import AdapterInvalid
+from inference.protocol import TokenLogprob
 
 
 class FakeRunner:
@@ -61,14 +62,41 @@ class FakeRunner:
                 self.pool[place] = (row.start + offset, token, adapter)
         for row in rows:
             adapter = "" if row.slot == BASE_SLOT else self.slots[row.slot]
-            everything = [*row.prompt, *row.output]
+            known = len(row.prompt) + len(row.output)
+            everything = [*row.prompt, *row.output, *row.tokens[len(row.tokens) - row.draft :]]
             end = row.start + len(row.tokens)
             for position in range(end):
                 expected = (position, everything[position], adapter)
                 assert self.pool.get(self._place(row, position)) == expected, "wrong KV"
             assert (row.params is None) == (end < len(everything)), "sampled too early or not at all"
-            results.append(None if row.params is None else Sampled([self.next_token(everything, adapter)]))
+            assert not (row.draft and row.params is None), "guesses in the middle of a prompt"
+            results.append(self._result(row, everything, known, adapter))
         return results
+
+    def _result(self, row: Row, everything: list[int], known: int, adapter: str) -> Sampled | None:
+        """A token after the last known one and after each right guess; scores that name prompt, position and token."""
+        if row.params is None and row.prompt_logprobs is None:
+            return None
+        result = Sampled([])
+        while row.params is not None:
+            token = self.next_token(everything[: known + len(result.tokens)], adapter)
+            result.tokens.append(token)
+            guess = known + len(result.tokens) - 1
+            if guess >= len(everything) or everything[guess] != token:
+                break
+        if row.params is not None and row.params.logprobs is not None:
+            result.logprobs = [TokenLogprob(token, -1.0) for token in result.tokens]
+        if row.prompt_logprobs is not None:
+            end = min(row.start + len(row.tokens) + 1, len(row.prompt))
+            result.prompt_logprobs = [
+                TokenLogprob(row.prompt[position], self.score(row.prompt[: position + 1], adapter))
+                for position in range(row.start + 1, end)
+            ]
+        return result
+
+    @staticmethod
+    def score(tokens: Sequence[int], adapter: str) -> float:
+        return -float(zlib.crc32(repr((list(tokens), adapter, "score")).encode()))
 
     def _place(self, row: Row, position: int) -> int:
         return row.block_table[position // self.block_size] * self.block_size + position % self.block_size

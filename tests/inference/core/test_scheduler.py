@@ -56,7 +56,9 @@ def test_random_traffic_is_exact_and_leaks_nothing(seed: int) -> None:
         if name in aborted:
             assert name not in engine.done
         elif adapter == "bad":
-            assert isinstance(engine.done[name].error, AdapterInvalid)
+            assert isinstance(engine.done[name].error, AdapterInvalid | Overloaded)
+        elif isinstance(engine.done[name].error, Overloaded):
+            assert name not in engine.outputs, "a request that had begun lost its place in the queue"
         else:
             assert engine.outputs[name] == engine.expected(prompt, adapter, max_tokens)
     assert engine.scheduler.cache.hits > 0
@@ -169,12 +171,42 @@ def test_queues_are_bounded_overall_and_per_tenant() -> None:
     with pytest.raises(Overloaded, match="tenant"):
         engine.add("a3", [1])
     engine.add("b0", [1], tenant="b")
-    engine.add("c0", [1], tenant="c")
+    engine.add("b1", [1], tenant="b")
     with pytest.raises(Overloaded, match="worker"):
-        engine.add("d0", [1], tenant="d")
+        engine.add("b2", [1], tenant="b")
     engine.drain()
+    assert not any(end.error for end in engine.done.values())
     engine.add("again", [1])
     engine.drain()
+
+
+def test_a_full_queue_makes_place_for_whom_it_serves_least() -> None:
+    engine = Engine(max_waiting=4, max_waiting_per_tenant=4)
+    for number in range(4):
+        engine.add(f"a{number}", [1], 4 + number % 2)
+    engine.add("b0", [1], tenant="b")  # takes the place of the last of those with the longest output
+    engine.add("b1", [1], tenant="b")
+    with pytest.raises(Overloaded):
+        engine.add("b2", [1], tenant="b")  # would be the one with most
+    engine.add("urgent", [1], 9, tenant="a", priority=-1)
+    with pytest.raises(Overloaded):
+        engine.add("later", [1], 1, tenant="c", priority=1)
+    engine.drain()
+    refused = [name for name, end in engine.done.items() if isinstance(end.error, Overloaded)]
+    assert refused == ["a3", "a1", "b1"]
+    assert next(iter(engine.outputs)) == "urgent"
+
+
+def test_a_full_queue_of_one_tenant_makes_place_for_its_more_urgent() -> None:
+    engine = Engine(max_waiting=9, max_waiting_per_tenant=2)
+    engine.add("a0", [1], priority=2)
+    engine.add("a1", [1], priority=1)
+    engine.add("other", [1], tenant="b", priority=5)
+    engine.add("a2", [1])
+    with pytest.raises(Overloaded, match="tenant"):
+        engine.add("a3", [1], priority=1)
+    engine.drain()
+    assert [name for name, end in engine.done.items() if end.error] == ["a0"]
 
 
 def test_what_can_never_fit_is_refused_at_once() -> None:

@@ -41,7 +41,7 @@ def test_a_flood_costs_others_only_what_lies_above_their_floor() -> None:
     cache = Cache(16, ShareRules(reserved=8))
     mine = cache.cache("a", 16)
     held = cache.pool.allocate("b", 12)  # all at once, and running: more than its share
-    assert cache.of("a") == 4 == cache.pool.shares.floor("b")
+    assert cache.of("a") == 4 == cache.pool.shares.floor(cache.pool.shares.rivals("b"))
     assert not cache.pool.fits("b", 1)
     with pytest.raises(IndexError):
         cache.pool.allocate("b")
@@ -112,7 +112,7 @@ def test_many_dead_tenants_do_not_thin_out_the_floor_of_the_living() -> None:
         cache.cache(f"dead{number}", 1)
     cache.pool.shares.tick(100)
     cache.cache("a", 8)
-    assert cache.pool.shares.floor("b") == 8
+    assert cache.pool.shares.floor(cache.pool.shares.rivals("b")) == 8
     cache.pool.allocate("b", 56)
     assert cache.of("a") == 8
     assert not cache.pool.fits("b", 1)
@@ -131,7 +131,7 @@ def test_what_fits_can_be_had_and_no_floor_is_touched(seed: int) -> None:
         cache.pool.shares.tick(now)
         owner, wanted = rng.choice(names[: rng.randrange(1, len(names) + 1)]), rng.randrange(1, 6)
         before = {name: cache.of(name) for name in names if name != owner}
-        floor, awake = cache.pool.shares.floor(owner), set(cache.pool.shares._active)
+        floor, awake = cache.pool.shares.floor(cache.pool.shares.rivals(owner)), set(cache.pool.shares._active)
         others = sum(max(0, count - floor) if name in awake else count for name, count in before.items())
         reachable = cache.pool.free + cache.of(owner) + others
         assert cache.pool.fits(owner, wanted) == (wanted <= reachable)
