@@ -76,6 +76,17 @@ class WorkerConfig:
     token_budget: int = _option(
         "most tokens in one step; longer prompts are cut into chunks", kind=int, default=512, least=1
     )
+    step_seconds: float = _option(
+        "while tenants compete, prompts of those served more are cut so that a step takes no longer",
+        kind=float,
+        default=0.15,
+    )
+    speculate: int = _option(
+        "tokens guessed at once from what followed the same tokens earlier in the text; outputs stay the same",
+        kind=int,
+        default=0,
+        least=0,
+    )
     max_waiting: int = _option("most queued requests", kind=int, default=1024, least=1)
     max_waiting_per_tenant: int = _option("most queued requests of one tenant", kind=int, default=256, least=1)
     max_body_bytes: int = _option("longest body of a request", kind=int, default=8 * 1024 * 1024, least=1)
@@ -144,6 +155,8 @@ class WorkerConfig:
             max_model_len=self.max_model_len,
             max_running=self.max_running,
             token_budget=self.token_budget,
+            step_seconds=self.step_seconds,
+            speculate_tokens=self.speculate,
             max_waiting=self.max_waiting,
             max_waiting_per_tenant=self.max_waiting_per_tenant,
             shares=self.shares(self.max_model_len),
@@ -171,7 +184,7 @@ class WorkerConfig:
             if least is not None and value is not None and value < least:
                 raise ConfigError(f"{_flag(each)} must be at least {least}")
         self._check_paths()
-        for name in ("health_deadline", "cache_idle_seconds"):
+        for name in ("health_deadline", "cache_idle_seconds", "step_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"--{name.replace('_', '-')} must be above 0")
         if not 0 <= self.drain_seconds < float("inf"):
