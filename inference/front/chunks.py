@@ -18,6 +18,7 @@ DONE = b"data: [DONE]\n\n"
 class ChunkWriter:
     """Writes one request's events. What every chunk has in common is serialised once.
 
+    :param fingerprint: what computes it: engine version, weights, base model, adapter.
     :param shapes: how log-probabilities are written.
     :param echo: the prompt that goes before each choice's text (completions), or ``None``.
     :param prompt: the prompt's ids where their log-probabilities are a field of the answer, or ``None``.
@@ -29,6 +30,7 @@ class ChunkWriter:
         *,
         request_id: str,
         model: str,
+        fingerprint: str,
         chat: bool,
         token_ids: bool,
         include_usage: bool,
@@ -43,8 +45,15 @@ class ChunkWriter:
         self._begun: set[int] = set()
         self._id = ("chatcmpl-" if chat else "cmpl-") + request_id
         self._model = model
+        self._fingerprint = fingerprint
         self._created = int(time.time())
-        head = {"id": self._id, "object": self._object(streamed=True), "created": self._created, "model": model}
+        head = {
+            "id": self._id,
+            "object": self._object(streamed=True),
+            "created": self._created,
+            "model": model,
+            "system_fingerprint": fingerprint,
+        }
         self._head = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
@@ -76,6 +85,7 @@ class ChunkWriter:
             "object": self._object(streamed=False),
             "created": self._created,
             "model": self._model,
+            "system_fingerprint": self._fingerprint,
             "choices": written,
             "usage": usage.openai(),
         }

@@ -85,6 +85,7 @@ class GenerationResponse(Response):
         return ChunkWriter(
             request_id=self._grant.request_id,
             model=body.model,
+            fingerprint=self._service.version.tag(self._grant.adapter),
             chat=self._chat,
             token_ids=body.return_token_ids,
             include_usage=body.include_usage,

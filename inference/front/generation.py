@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
 from inference.core.messages import Submit
+from inference.errors import InferenceError
 from inference.front.answer_text import AnswerText
 from inference.front.core_link import CoreLink
+from inference.front.request_times import RequestTimes
 from inference.prompt import PromptRenderer
 from inference.protocol import Delta, FinishReason, SamplingParams, TokenLogprob, Usage
 
@@ -36,16 +37,16 @@ class Generation:
     ) -> None:
         self._link = link
         self._request_id = submit.request_id
-        self._tenant = submit.tenant
         self._prompt_tokens = len(submit.prompt) if counts_prompt else 0
         self._counts_prompt, self._scores_only = counts_prompt, scores_only
         self._text = AnswerText(renderer, params.stop, logprobs=params.logprobs is not None)
         self._scores_prompt = params.prompt_logprobs is not None
-        self._metrics = metrics
         self._began = False
         self._completion_tokens = 0
-        self._last = time.monotonic()
         self._inbox = link.submit(submit)
+        self._times = RequestTimes(
+            metrics, tenant=submit.tenant, prompt_tokens=self._prompt_tokens, max_tokens=params.max_tokens
+        )
 
     @property
     def usage(self) -> Usage:
@@ -57,19 +58,25 @@ class Generation:
         """Text as it comes; the last delta has the finish reason and the usage. Raises what the request failed with."""
         finish: FinishReason | None = None
         while finish is None:
-            tokens, finish = await self._inbox.take()
+            try:
+                tokens, finish = await self._inbox.take()
+            except InferenceError:
+                self._times.ended("error")
+                raise
             logprobs: Sequence[TokenLogprob] = self._inbox.logprobs
             self._inbox.logprobs = []
             if self._scores_only:
                 tokens, logprobs, finish = [], [], "length"
             piece = self._text.push(tokens, logprobs, last=finish is not None)
             if piece.stopped:
-                self.close()
+                self._link.abort(self._request_id)
                 finish = "stop"
             first = not self._began
             self._began = True
             self._completion_tokens += len(piece.tokens)
-            self._observe(first, len(piece.tokens))
+            self._times.gained(len(piece.tokens), cached=self.usage.cached_tokens, waited=self._inbox.waited)
+            if finish is not None:
+                self._times.ended(finish)
             yield Delta(
                 piece.text,
                 tuple(piece.tokens),
@@ -82,10 +89,4 @@ class Generation:
 
     def close(self) -> None:
         self._link.abort(self._request_id)
-
-    def _observe(self, first: bool, tokens: int) -> None:
-        now = time.monotonic()
-        self._metrics.tokens(now - self._last, tokens, self._prompt_tokens if first else None)
-        prompt = (self._prompt_tokens, self.usage.cached_tokens) if first else (0, 0)
-        self._metrics.tenants.count(self._tenant, *prompt, tokens)
-        self._last = now
+        self._times.ended("abort")  # unless it has ended

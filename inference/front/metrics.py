@@ -64,15 +64,6 @@ class FrontMetrics:
         )
         self.finished = {reason: finished.labels(reason, model) for reason in get_args(FinishReason)}
 
-    def tokens(self, seconds: float, count: int, prompt_tokens: int | None) -> None:
-        """``count`` tokens of one request, ``seconds`` after its last; the first come with ``prompt_tokens``."""
-        self.generated_tokens.inc(count)
-        if prompt_tokens is not None:
-            self.prompt_tokens.inc(prompt_tokens)
-            self.first_token.observe(seconds)
-        else:
-            self.inter_token.observe(seconds / max(count, 1))
-
     def text(self, *, names: bool) -> bytes:
         """Prometheus' text format; ``names``: with what tells tenants and adapters apart."""
         numbers = generate_latest(self._numbers)

@@ -9,14 +9,17 @@ from inference.protocol import FinishReason
 
 
 class RequestTimes:
-    """Starts with the request's acceptance; :meth:`gained` with every handful of tokens, :meth:`ended` once."""
+    """Starts with the request's acceptance; :meth:`gained` with every handful of tokens, :meth:`ended` once.
+
+    Each choice of a request has its own; the prompt is counted with the one whose ``prompt_tokens`` are not 0.
+    """
 
     def __init__(self, metrics: FrontMetrics, *, tenant: str, prompt_tokens: int, max_tokens: int) -> None:
         self._metrics = metrics
         self._tenant = tenant
         self._prompt_tokens, self._max_tokens = prompt_tokens, max_tokens
         self._accepted = self._last = time.monotonic()
-        self._first = 0.0
+        self._first: float | None = None
         self._tokens = 0
         self._over = False
 
@@ -24,7 +27,7 @@ class RequestTimes:
         """``tokens`` came, of a request that found ``cached`` prompt tokens and ``waited`` seconds in the queue."""
         now, metrics = time.monotonic(), self._metrics
         metrics.generated_tokens.inc(tokens)
-        if not self._tokens:
+        if self._first is None:
             self._first = now
             seconds = now - self._accepted
             queued = min(waited or 0.0, seconds)
@@ -48,10 +51,12 @@ class RequestTimes:
         metrics.finished[reason].inc()
         metrics.tenants.ended(self._tenant)
         metrics.whole.observe(now - self._accepted)
-        metrics.prompt_length.observe(self._prompt_tokens)
+        if self._prompt_tokens:
+            metrics.prompt_length.observe(self._prompt_tokens)
         metrics.output_length.observe(self._tokens)
         metrics.max_tokens.observe(self._max_tokens)
-        if self._tokens:
-            metrics.decode.observe(self._last - self._first)
+        if self._first is None:
+            return
+        metrics.decode.observe(self._last - self._first)
         if self._tokens > 1:
             metrics.per_token.observe((self._last - self._first) / (self._tokens - 1))

@@ -44,13 +44,6 @@ class TenantMetrics(Collector):
         totals.first += seconds
         totals.queued += queued
 
-    def count(self, tenant: str, prompt: int, cached: int, generated: int) -> None:
-        """Tokens of one tenant; ``cached`` of ``prompt`` came from its own prefixes."""
-        totals = self._of(tenant)
-        totals.prompt += prompt
-        totals.cached += cached
-        totals.generated += generated
-
     def gained(self, tenant: str, tokens: int) -> None:
         self._of(tenant).generated += tokens
 
