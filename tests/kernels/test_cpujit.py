@@ -80,3 +80,26 @@ def test_no_place_for_a_cache_is_no_reason_to_fail(tmp_path: Path) -> None:
     )
     env = {**os.environ, "PYTHONPATH": f"{source}:{os.environ.get('PYTHONPATH', '')}"}
     assert subprocess.run([sys.executable, "-c", program], env=env, check=False).returncode == 2
+
+
+def test_a_constant_from_another_file_is_no_more_than_its_present_value(tmp_path: Path) -> None:
+    (tmp_path / "body.py").write_text(
+        "from cpujit import Kernel, float32s, int64s\n"
+        "from factor import FACTOR\n"
+        "def body(arguments):\n"
+        "    given = int64s(arguments, (2,))\n"
+        "    float32s(given[1], (1,))[0] *= FACTOR\n"
+        "KERNEL = Kernel(body)\n"
+    )
+    program = (
+        "import body, numpy as np, cpujit, sys\n"
+        "number = np.ones(1, np.float32)\n"
+        "given = np.array([0, number.ctypes.data], np.int64)\n"
+        "cpujit.run(body.KERNEL.address, given.ctypes.data, 1)\n"
+        "sys.exit(int(number[0]))"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    for factor in (3, 4, 3):
+        (tmp_path / "factor.py").write_text(f"FACTOR = {factor}\n")
+        assert subprocess.run([sys.executable, "-B", "-c", program], env=env, check=False).returncode == factor
+    assert len(list(tmp_path.glob("__pycache__/cpujit-*/*/*.nbi"))) == 2
