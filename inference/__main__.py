@@ -16,6 +16,7 @@ from inference.front.metrics import FrontMetrics
 from inference.front.server import address, bind, serve
 from inference.front.service import Service
 from inference.grants import GrantVerifier
+from inference.model_config import ModelConfig
 from inference.model_store import fingerprint_of
 from inference.prompt import PromptRenderer
 from inference.versions import EngineVersion, engine_version
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run(config: WorkerConfig, listener: socket.socket) -> int:
     renderer = PromptRenderer.load(config.model)
     fingerprint = fingerprint_of(config.model)
+    ModelConfig.load(config.model)  # a model that the core would refuse is named here, in one line
     verifier = GrantVerifier.load(config.grant_key, base=fingerprint)
     config = config.resolved(renderer.context_length)
     config.limits()  # what cannot work is said before the model is loaded

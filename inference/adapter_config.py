@@ -1,7 +1,7 @@
 """What a PEFT ``adapter_config.json`` says about a LoRA adapter: which modules, which rank and scaling each.
 
-PEFT writes every option of every LoRA variant into the file. Each known key is accepted at the values that mean plain
-LoRA and refused by name at any other; an unknown key is refused, because it may change what the tensors mean.
+PEFT writes every option of every LoRA variant into the file. Each known key is accepted at the values that mean LoRA or
+DoRA and refused by name at any other; an unknown key is refused, because it may change what the tensors mean.
 No regular expression from the file is ever run.
 """
 
@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
+from inference.adapter_pattern import MAX_ENTRIES, Pattern, suffixes
 from inference.errors import AdapterInvalid
 from inference.safetensors_header import shown
 
 V = TypeVar("V")
 
 _LARGEST = 1e6
-MAX_ENTRIES = 1024
-"""Of any list or map of modules or layers: the check's time, which every stream of a worker waits for, is bounded."""
 MAX_NAME_LENGTH = 256
 
 
@@ -64,7 +63,6 @@ _PLAIN_LORA: dict[str, tuple[Callable[[Any], bool], str]] = {
     "corda_config": (_is_none_or_empty, "null"),
     "ensure_weight_tying": (_is_false, "false"),
     "eva_config": (_anything, "anything"),
-    "exclude_modules": (_is_none_or_empty, "null"),
     "fan_in_fan_out": (_is_false, "false"),
     "inference_mode": (lambda value: isinstance(value, bool), "true or false"),
     "init_lora_weights": (lambda value: any(value is x or value == x for x in _PLAIN_INITS), "a plain initialisation"),
@@ -87,60 +85,24 @@ _PLAIN_LORA: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task_type": (lambda value: value in (None, "CAUSAL_LM"), '"CAUSAL_LM"'),
     "trainable_token_indices": (_is_none_or_empty, "null"),
     "use_bdlora": (_is_none_or_empty, "null"),
-    "use_dora": (_is_false, "false"),
     "use_qalora": (_is_false, "false"),
     "velora_config": (_is_none_or_empty, "null"),
 }
 _READ_HERE = {
     "alpha_pattern",
+    "exclude_modules",
     "layers_pattern",
     "layers_to_transform",
     "lora_alpha",
     "r",
     "rank_pattern",
     "target_modules",
+    "use_dora",
     "use_rslora",
 }
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.", re.ASCII)
 _PATTERN_KEY = re.compile(r"(?:[A-Za-z0-9_.-]|\\\.)+", re.ASCII)
-
-
-def suffixes(module: str) -> list[str]:
-    """What follows each of its dots: ``a.b.c`` → ``b.c``, ``c``."""
-    parts = module.split(".")
-    return [".".join(parts[start:]) for start in range(1, len(parts))]
-
-
-class Pattern(Generic[V]):
-    """``rank_pattern`` or ``alpha_pattern``: the first key that fits a module decides.
-
-    A key fits as PEFT's ``re.match(rf"(.*\\.)?({key})$", module)`` has it for plain keys, where ``.`` stands for any
-    character and ``\\.`` for a dot. Keys are read once, to the bytes wanted and a mask without the wildcards.
-    """
-
-    __slots__ = ("_by_length",)
-
-    def __init__(self, values: Mapping[str, V]) -> None:
-        self._by_length: dict[int, list[tuple[int, int, int, V]]] = {}
-        for order, (key, value) in enumerate(values.items()):
-            characters = re.findall(r"\\\.|.", key)
-            wanted = int.from_bytes("".join(c[-1] for c in characters).encode("ascii"), "big")
-            mask = int.from_bytes(bytes(0 if c == "." else 0xFF for c in characters), "big")
-            self._by_length.setdefault(len(characters), []).append((order, wanted & mask, mask, value))
-
-    def first(self, module: str, default: V) -> V:
-        """The value of the first key that fits, else the default."""
-        first, found = MAX_ENTRIES, default
-        for text in (module, *suffixes(module)):
-            data = text.encode()
-            have = int.from_bytes(data, "big")
-            for order, wanted, mask, value in self._by_length.get(len(data), ()):
-                if have & mask == wanted:
-                    if order < first:
-                        first, found = order, value
-                    break
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +111,7 @@ class LoraConfig:
 
     :param target_modules: names or suffixes of modules; ``"all-linear"``; or ``None`` for a regular expression, which
         is not run: the tensors then say which modules are meant.
+    :param exclude_modules: names or suffixes of modules that are left out.
     """
 
     rank: int
@@ -156,7 +119,9 @@ class LoraConfig:
     rank_pattern: Pattern[int]
     alpha_pattern: Pattern[float]
     use_rslora: bool
+    use_dora: bool
     target_modules: tuple[str, ...] | str | None
+    exclude_modules: tuple[str, ...] | None
     layers: frozenset[int] | None
 
     def rank_of(self, module: str) -> int:
@@ -168,14 +133,22 @@ class LoraConfig:
         alpha = self.alpha_pattern.first(module, self.alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
-    def targeted(self, modules: Iterable[str]) -> set[str] | None:
-        """Which of these modules the file targets, as PEFT would have it; ``None``: only the tensors can tell."""
-        if self.target_modules is None:
+    def targeted(self, modules: Iterable[str], linears: set[str]) -> set[str] | None:
+        """Which of these modules the file targets, as PEFT would have it; ``None``: only the tensors can tell.
+
+        :param linears: those of ``modules`` that ``all-linear`` means.
+        """
+        if self.target_modules is None or self.exclude_modules is None:
             return None
+        kept = [module for module in modules if not self.excludes(module)]
         if isinstance(self.target_modules, str):
-            return set(modules)
+            return linears.intersection(kept)
         names = set(self.target_modules)
-        return {module for module in modules if module in names or self._is_suffix_target(module, names)}
+        return {module for module in kept if module in names or self._is_suffix_target(module, names)}
+
+    def excludes(self, module: str) -> bool:
+        names = self.exclude_modules or ()
+        return module in names or not set(names).isdisjoint(suffixes(module))
 
     def _is_suffix_target(self, module: str, names: set[str]) -> bool:
         if names.isdisjoint(suffixes(module)):
@@ -201,18 +174,24 @@ def parse_config(config: dict[str, Any]) -> LoraConfig:
     for key in ("peft_type", "r", "lora_alpha", "target_modules"):
         if key not in config:
             raise AdapterInvalid(f"adapter_config.json: {key} is missing", key)
-    use_rslora = config.get("use_rslora")
-    if not (use_rslora is None or isinstance(use_rslora, bool)):
-        raise AdapterInvalid("adapter_config.json: use_rslora has to be true or false", "use_rslora")
     return LoraConfig(
         rank=_rank(config["r"], "r"),
         alpha=_alpha(config["lora_alpha"], "lora_alpha"),
         rank_pattern=_pattern(config.get("rank_pattern"), "rank_pattern", _rank),
         alpha_pattern=_pattern(config.get("alpha_pattern"), "alpha_pattern", _alpha),
-        use_rslora=bool(use_rslora),
+        use_rslora=_flag(config, "use_rslora"),
+        use_dora=_flag(config, "use_dora"),
         target_modules=_targets(config["target_modules"]),
+        exclude_modules=_excluded(config.get("exclude_modules")),
         layers=_layers(config),
     )
+
+
+def _flag(config: dict[str, Any], key: str) -> bool:
+    value = config.get(key)
+    if not (value is None or isinstance(value, bool)):
+        raise AdapterInvalid(f"adapter_config.json: {key} has to be true or false", key)
+    return bool(value)
 
 
 def _rank(value: object, field: str) -> int:
@@ -264,6 +243,20 @@ def _targets(value: object) -> tuple[str, ...] | str | None:
             "adapter_config.json: target_modules has to be text or a list of module names", "target_modules"
         )
     _check_size(value, "target_modules")
+    return tuple(value)
+
+
+def _excluded(value: object) -> tuple[str, ...] | None:
+    """``None`` for a regular expression, which is not run."""
+    if value is None or value in ("", []):
+        return ()
+    if isinstance(value, str):
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise AdapterInvalid(
+            "adapter_config.json: exclude_modules has to be text or a list of module names", "exclude_modules"
+        )
+    _check_size(value, "exclude_modules")
     return tuple(value)
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from inference.adapter_config import LoraConfig, parse_config, suffixes
-from inference.errors import AdapterInvalid, AdapterNotFound, UnsupportedModel
-from inference.safetensors_header import Tensor, load_json, open_regular, read_header, refuse_non_finite, shown
+from inference.adapter_config import LoraConfig, parse_config
+from inference.adapter_pattern import suffixes
+from inference.adapter_tensors import ModuleTensors, by_module
+from inference.base_shapes import BaseShapes
+from inference.errors import AdapterInvalid, AdapterNotFound
+from inference.model_config import EMBEDDING
+from inference.safetensors_header import load_json, open_regular, read_header, refuse_non_finite, shown
 
 CONFIG_FILE = "adapter_config.json"
 TENSORS_FILE = "adapter_model.safetensors"
@@ -26,20 +28,23 @@ STORED_FILES = (CONFIG_FILE, TENSORS_FILE)
 IGNORED_FILES = frozenset({"README.md"})
 MAX_CONFIG_BYTES = 64 << 10
 MAX_TENSOR_BYTES = 2 << 30
-MAX_RANK = 256
 
-_TENSOR_NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterTarget:
-    """One adapted linear module: ``y += scaling · B(A x)``.
+    """One adapted module, ``W' = W + scaling · B A``: its input is a hidden state, or a one-hot token at the embedding.
 
-    :param module: ``model.layers.3.self_attn.q_proj``.
+    With a ``magnitude`` (DoRA) each row of ``W'`` is also scaled to that Euclidean length.
+
+    :param module: ``model.layers.3.self_attn.q_proj``, ``model.embed_tokens`` or ``lm_head``.
     :param a: name of the tensor A ``[rank, in_features]`` in the file.
     :param b: name of the tensor B ``[out_features, rank]`` in the file.
+    :param magnitude: name of the tensor ``[out_features]`` in the file, or ``None``.
+    :param copy: name of the tensor with the base model's own weights that PEFT saved beside it, or ``None``. It is no
+        part of the adapter, and the worker refuses one that differs from its base.
     """
 
     module: str
@@ -47,57 +52,21 @@ class AdapterTarget:
     scaling: float
     a: str
     b: str
+    magnitude: str | None = None
+    copy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterSpec:
     """:param targets: in the base model's order of modules.
-    :param dtype: ``F32``, ``F16`` or ``BF16``; the same for every tensor.
-    :param num_bytes: of tensor data.
+    :param dtype: ``F32``, ``F16`` or ``BF16``; the same for every A and B.
+    :param num_bytes: of tensor data, copies of the base model's weights left out.
     """
 
     targets: tuple[AdapterTarget, ...]
     dtype: str
     num_bytes: int
     max_rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class BaseShapes:
-    """:param linear: module name → (out_features, in_features) of every linear that an adapter may change."""
-
-    linear: Mapping[str, tuple[int, int]]
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> BaseShapes:
-        """Read a Llama-like ``config.json``. Raises :class:`~inference.errors.UnsupportedModel` naming the key."""
-
-        def size(key: str, default: int | None = None) -> int:
-            value = config.get(key)
-            value = default if value is None else value
-            if type(value) is not int or value < 1:
-                raise UnsupportedModel(f"config.json: {key} has to be a whole number from 1")
-            return value
-
-        hidden, inner, heads = size("hidden_size"), size("intermediate_size"), size("num_attention_heads")
-        head_dim = size("head_dim", hidden // heads)
-        query, key_value = heads * head_dim, size("num_key_value_heads", heads) * head_dim
-        layer = {
-            "self_attn.q_proj": (query, hidden),
-            "self_attn.k_proj": (key_value, hidden),
-            "self_attn.v_proj": (key_value, hidden),
-            "self_attn.o_proj": (hidden, query),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
-        }
-        return cls(
-            {
-                f"model.layers.{index}.{name}": shape
-                for index in range(size("num_hidden_layers"))
-                for name, shape in layer.items()
-            }
-        )
 
 
 def check_adapter(directory: Path, base: BaseShapes) -> AdapterSpec:
@@ -112,17 +81,17 @@ def check_adapter(directory: Path, base: BaseShapes) -> AdapterSpec:
         if size > MAX_TENSOR_BYTES:
             raise AdapterInvalid(f"{TENSORS_FILE} has {size} bytes; at most {MAX_TENSOR_BYTES} are accepted", path.name)
     tensors = read_header(path)
-    pairs = _pairs(tensors, base)
-    targets = tuple(_target(module, *pairs[module], config) for module in base.linear if module in pairs)
-    _check_targets(config, base, set(pairs))
-    dtypes = sorted({tensor.dtype for tensor in tensors})
+    modules = by_module(tensors, base)
+    targets = tuple(_target(module, found, config) for module, found in modules.items())
+    _check_targets(config, base, set(modules))
+    dtypes = sorted({tensor.dtype for found in modules.values() for tensor in (found.a, found.b)})
     if len(dtypes) > 1:
         raise AdapterInvalid(f"{TENSORS_FILE} mixes the data types {', '.join(dtypes)}", TENSORS_FILE)
     refuse_non_finite(path, tensors)
     return AdapterSpec(
         targets=targets,
         dtype=dtypes[0],
-        num_bytes=sum(tensor.num_bytes for tensor in tensors),
+        num_bytes=sum(t.num_bytes for found in modules.values() for t in (found.a, found.b, found.magnitude) if t),
         max_rank=max(target.rank for target in targets),
     )
 
@@ -151,59 +120,33 @@ def _read_config(path: Path) -> bytes:
         return file.read(MAX_CONFIG_BYTES)
 
 
-def _pairs(tensors: tuple[Tensor, ...], base: BaseShapes) -> dict[str, tuple[Tensor, Tensor]]:
-    """Module → (A, B), with shapes that fit the base and each other."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for tensor in tensors:
-        match = _TENSOR_NAME.fullmatch(tensor.name)
-        if match is None:
-            raise AdapterInvalid(
-                f"tensor {shown(tensor.name)} is not base_model.model.<module>.lora_A.weight or lora_B.weight",
-                tensor.name,
-            )
-        module, side = match.groups()
-        if module not in base.linear:
-            raise AdapterInvalid(
-                f"tensor {shown(tensor.name)}: the base model has no adaptable module {shown(module)}", tensor.name
-            )
-        found.setdefault(module, {})[side] = tensor
-    pairs = {}
-    for module, sides in found.items():
-        if len(sides) != 2:
-            [(side, tensor)] = sides.items()
-            raise AdapterInvalid(
-                f"tensor {shown(tensor.name)} has no lora_{'B' if side == 'A' else 'A'} beside it", tensor.name
-            )
-        a, b = sides["A"], sides["B"]
-        rows, columns = base.linear[module]
-        if len(a.shape) != 2 or a.shape[1] != columns or a.shape[0] > MAX_RANK:
-            raise AdapterInvalid(
-                f"tensor {shown(a.name)} has shape {list(a.shape)}; [rank ≤ {MAX_RANK}, {columns}] is expected", a.name
-            )
-        if b.shape != (rows, a.shape[0]):
-            raise AdapterInvalid(
-                f"tensor {shown(b.name)} has shape {list(b.shape)}; {[rows, a.shape[0]]} is expected", b.name
-            )
-        pairs[module] = (a, b)
-    return pairs
-
-
-def _target(module: str, a: Tensor, b: Tensor, config: LoraConfig) -> AdapterTarget:
-    rank = a.shape[0]
+def _target(module: str, found: ModuleTensors, config: LoraConfig) -> AdapterTarget:
+    a, rank = found.a, found.a.shape[0]
     if config.rank_of(module) != rank:
         raise AdapterInvalid(
             f"tensor {shown(a.name)} has rank {rank}, {CONFIG_FILE} says {config.rank_of(module)} (r, rank_pattern)",
             "r",
         )
-    return AdapterTarget(module, rank, config.scaling_of(module), a.name, b.name)
+    if config.use_dora and module == EMBEDDING:
+        raise AdapterInvalid(f"use_dora is not supported with {EMBEDDING}", "use_dora")
+    if config.use_dora and found.magnitude is None:
+        raise AdapterInvalid(f"use_dora is set, but {module} has no lora_magnitude_vector", "use_dora")
+    if found.magnitude is not None and not config.use_dora:
+        name = found.magnitude.name
+        raise AdapterInvalid(f"tensor {shown(name)} is DoRA's, but use_dora is not set", name)
+    names = (None if tensor is None else tensor.name for tensor in (found.magnitude, found.copy))
+    return AdapterTarget(module, rank, config.scaling_of(module), a.name, found.b.name, *names)
 
 
 def _check_targets(config: LoraConfig, base: BaseShapes, present: set[str]) -> None:
     """The modules that the file targets are exactly those that have tensors."""
-    targeted = config.targeted(base.linear)
+    for module in present:
+        if config.excludes(module):
+            raise AdapterInvalid(f"there are tensors for {module}, which exclude_modules leaves out", "exclude_modules")
+    targeted = config.targeted(base.modules, base.linears())
     if targeted is None:
         return
-    for module in base.linear:
+    for module in base.modules:
         if module in targeted and module not in present:
             raise AdapterInvalid(f"target_modules names {module}, for which there are no tensors", "target_modules")
         if module in present and module not in targeted:
@@ -212,10 +155,12 @@ def _check_targets(config: LoraConfig, base: BaseShapes, present: set[str]) -> N
                 "target_modules",
             )
     if isinstance(config.target_modules, tuple):
-        known = present.union(*map(suffixes, present))
+        known = set(base.modules).union(*map(suffixes, base.modules))
         for name in config.target_modules:
             if name not in known:
-                raise AdapterInvalid(f"target_modules names {shown(name)}, which matches no tensor", "target_modules")
+                raise AdapterInvalid(
+                    f"target_modules names {shown(name)}, which the base model does not have", "target_modules"
+                )
 
 
 def content_digest(directory: Path) -> str:

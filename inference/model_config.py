@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from inference.errors import UnsupportedModel
+from inference.errors import ConfigError, UnsupportedModel
 from inference.rope_config import RopeConfig
 
 EMBEDDING = "model.embed_tokens"
@@ -78,6 +80,18 @@ class ModelConfig:
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool
+
+    @classmethod
+    def load(cls, directory: Path) -> ModelConfig:
+        """Of a model directory. Raises :class:`~inference.errors.ConfigError`, as :meth:`from_json` does."""
+        path = directory / "config.json"
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+        if not isinstance(data, dict):
+            raise ConfigError(f"{path}: not a JSON object")
+        return cls.from_json(data)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ModelConfig:
@@ -224,30 +238,27 @@ def _head_shape(data: dict[str, Any], hidden: int, heads: int, family: _Family) 
 
 def _windows(data: dict[str, Any], layers: int, family: _Family) -> tuple[int | None, ...]:
     window = data.get("sliding_window")
-    asked = family.sliding == "always" or (family.sliding == "asked" and bool(data.get("use_sliding_window", False)))
     if family.sliding == "always" and "sliding_window" not in data:
         raise UnsupportedModel("config.json: sliding_window is missing (null where there is none)")
     if family.sliding == "never" and window is not None and window < data["max_position_embeddings"]:
         raise UnsupportedModel(f"config.json: sliding_window {window!r} is not supported with this architecture")
-    if not asked or window is None:
-        window, kinds = None, ["full_attention"] * layers
-    else:
-        window = _whole(data, "sliding_window")
-        first = 0 if family.sliding == "always" else _first_sliding(data)
-        kinds = ["sliding_attention" if layer >= first else "full_attention" for layer in range(layers)]
-    stated = data.get("layer_types")
-    if stated is not None:
-        if not isinstance(stated, list) or len(stated) != layers or not set(stated) <= set(_KINDS):
-            raise UnsupportedModel(f"config.json: layer_types has to name one of {', '.join(_KINDS)} for each layer")
-        if family.sliding != "asked" and stated != kinds:
+    asked = family.sliding == "always" or (family.sliding == "asked" and bool(data.get("use_sliding_window", False)))
+    window = _whole(data, "sliding_window") if asked and window is not None else None
+    kinds = data.get("layer_types")
+    if kinds is None or family.sliding != "asked":
+        first = layers if window is None else _first_sliding(data) if family.sliding == "asked" else 0
+        implied = [_SLIDING if layer >= first else _FULL for layer in range(layers)]
+        if kinds not in (None, implied):
             raise UnsupportedModel("config.json: layer_types is not supported with this architecture")
-        if window is None and "sliding_attention" in stated:
-            raise UnsupportedModel("config.json: layer_types asks for sliding_attention without a sliding_window")
-        kinds = stated
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+        kinds = implied
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (_FULL, _SLIDING) for kind in kinds):
+        raise UnsupportedModel(f"config.json: layer_types has to name {_FULL} or {_SLIDING} for each layer")
+    if window is None and _SLIDING in kinds:
+        raise UnsupportedModel(f"config.json: layer_types asks for {_SLIDING} without a sliding_window")
+    return tuple(window if kind == _SLIDING else None for kind in kinds)
 
 
-_KINDS = ("full_attention", "sliding_attention")
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def _first_sliding(data: dict[str, Any]) -> int:

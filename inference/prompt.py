@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from inference.errors import ConfigError, InvalidRequest
+from inference.model_config import end_tokens
 from inference.token_bytes import TokenBytes
 
 REPLACEMENT = "\ufffd"
@@ -81,7 +82,6 @@ class PromptRenderer:
             tokenizer_json = (model_dir / "tokenizer.json").read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{model_dir / 'tokenizer.json'}: {error.strerror}") from error
-        eos = generation.get("eos_token_id", config.get("eos_token_id"))
         try:
             return cls(
                 tokenizer_json=tokenizer_json,
@@ -89,7 +89,7 @@ class PromptRenderer:
                 special_tokens=_special_tokens(tokenizer_config),
                 context_length=int(config["max_position_embeddings"]),
                 vocab_size=int(config["vocab_size"]),
-                eos_token_ids=frozenset([eos] if isinstance(eos, int) else eos or ()),
+                eos_token_ids=end_tokens(config, generation),
             )
         except KeyError as error:
             raise ConfigError(f"{model_dir / 'config.json'} lacks {error}") from error

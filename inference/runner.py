@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from inference.adapter_format import BaseShapes
 from inference.adapters.host import HostAdapter, read_adapter
 from inference.adapters.slots import AdapterSlots
 from inference.attention.base import AttentionBackend
@@ -18,6 +17,8 @@ from inference.attention.torch_backend import TorchAttention
 from inference.core.step import Row, Sampled
 from inference.errors import ConfigError, InferenceError
 from inference.logprobs import slice_rows, token_logprobs
+from inference.model_config import end_tokens
+from inference.models.checkpoint import Checkpoint
 from inference.models.decoder import Decoder
 from inference.models.loader import load_decoder
 from inference.protocol import TokenLogprob
@@ -35,7 +36,7 @@ class TorchRunner:
         decoder: Decoder,
         attention: AttentionBackend,
         *,
-        base: BaseShapes,
+        model_dir: Path,
         num_slots: int,
         max_model_len: int,
         eos_token_ids: frozenset[int],
@@ -47,7 +48,7 @@ class TorchRunner:
         self.vocab_size = decoder.config.vocab_size
         self.eos_token_ids = eos_token_ids
         self.kv_dtype = str(dtype).removeprefix("torch.")
-        self._decoder, self._attention, self._base = decoder, attention, base
+        self._decoder, self._attention, self._model_dir = decoder, attention, model_dir
         self._slots = AdapterSlots(decoder.sites, num_slots)
         self._device, self._dtype = device, dtype
 
@@ -98,7 +99,7 @@ class TorchRunner:
         return cls(
             decoder,
             attention,
-            base=BaseShapes.from_config(json.loads((model_dir / "config.json").read_text())),
+            model_dir=model_dir,
             num_slots=num_slots,
             max_model_len=max_model_len,
             eos_token_ids=_end_tokens(model_dir),
@@ -123,7 +124,7 @@ class TorchRunner:
         return results
 
     def read_adapter(self, directory: Path) -> HostAdapter:
-        return read_adapter(directory, self._base, self._decoder.config.num_layers, self._dtype)
+        return read_adapter(directory, self._decoder.config, Checkpoint(self._model_dir), self._dtype)
 
     def load_adapter(self, slot: int, adapter: object) -> None:
         if not isinstance(adapter, HostAdapter):
@@ -162,17 +163,19 @@ class TorchRunner:
     def _sample(self, hidden: Tensor, rows: list[Row]) -> list[Sampled | None]:
         """A token after the last known one of each row with ``params``, and after each guess that was right."""
         places: list[int] = []  # of ``hidden``
+        slots: list[int] = []
         draws: list[Row] = []
         end = 0
         for row in rows:
             end += len(row.tokens)
             if row.params is not None:
                 places.extend(range(end - 1 - row.draft, end))
+                slots.extend([row.slot] * (row.draft + 1))
                 draws.extend(_draws(row))
         results: list[Sampled | None] = [None] * len(rows)
         if not draws:
             return results
-        chosen, logprobs = self._choose(self._logits(hidden, places), draws)
+        chosen, logprobs = self._choose(self._logits(hidden, places, slots), draws)
         at = 0
         for index, row in enumerate(rows):
             if row.params is None:
@@ -207,15 +210,15 @@ class TorchRunner:
         found: list[TokenLogprob] = []
         for at in range(0, len(targets), size):
             part = targets[at : at + size]
-            logits = self._logits(hidden, list(range(begin + at, begin + at + len(part))))
+            logits = self._logits(hidden, list(range(begin + at, begin + at + len(part))), [row.slot] * len(part))
             found += token_logprobs(logits, part, [top] * len(part))
         return found
 
-    def _logits(self, hidden: Tensor, places: list[int]) -> Tensor:
+    def _logits(self, hidden: Tensor, places: list[int], slots: list[int]) -> Tensor:
         """``[len(places), vocab]``, float32, the caller's own."""
         if len(places) != len(hidden):
             hidden = hidden.index_select(0, torch.tensor(places, device=self._device))
-        return self._decoder.logits(hidden).float()
+        return self._decoder.logits(hidden, slots).float()
 
 
 def _draws(row: Row) -> list[Row]:
@@ -237,10 +240,5 @@ def _accepted(row: Row, chosen: list[int]) -> int:
 
 
 def _end_tokens(model_dir: Path) -> frozenset[int]:
-    """The model's own end tokens: generation_config.json's, else config.json's."""
-    for name in ("generation_config.json", "config.json"):
-        path = model_dir / name
-        found = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
-        if found is not None:
-            return frozenset([found] if isinstance(found, int) else found)
-    return frozenset()
+    paths = (model_dir / "config.json", model_dir / "generation_config.json")
+    return end_tokens(*(json.loads(path.read_text()) if path.is_file() else {} for path in paths))

@@ -26,12 +26,12 @@ from inference.adapter_format import (
     MAX_TENSOR_BYTES,
     STORED_FILES,
     AdapterSpec,
-    BaseShapes,
     check_adapter,
     check_listing,
     content_digest,
     store_path,
 )
+from inference.base_shapes import BaseShapes
 from inference.errors import AdapterInvalid, UnsupportedModel
 from inference.safetensors_header import open_regular, printable
 from tenants.errors import AdapterRefused, NotConfigured

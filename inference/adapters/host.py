@@ -3,77 +3,168 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from inference.adapter_format import (
-    TENSORS_FILE,
-    AdapterSpec,
-    AdapterTarget,
-    BaseShapes,
-    check_adapter,
-    content_digest,
-)
+from inference.adapter_format import TENSORS_FILE, AdapterSpec, AdapterTarget, check_adapter, content_digest
+from inference.adapters.dora import fold_magnitude
+from inference.base_shapes import BaseShapes
 from inference.errors import AdapterInvalid
-from inference.models.lora import SITES
-from sgmv import SlotWeights
+from inference.model_config import EMBEDDING, HEAD, ModelConfig
+from inference.models.checkpoint import Checkpoint
+from inference.models.lora import SITES, site_shapes
+from sgmv import EmbeddingWeights, SlotWeights
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class HostAdapter:
-    """One adapter, ready for a slot.
+class HostLayer:
+    """What an adapter changes in one layer; a site that it leaves alone is absent. Ranks are true.
 
-    :param sites: per layer, site name → weights; a site that the adapter leaves alone is absent. Ranks are true.
+    :param gains: site → DoRA's ``g − 1`` over the site's whole output, where the adapter has any.
     """
 
-    sites: tuple[dict[str, SlotWeights], ...]
+    sites: dict[str, SlotWeights]
+    gains: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostAdapter:
+    """One adapter, ready for a slot. :param num_bytes: of its tensors in the file."""
+
+    layers: tuple[HostLayer, ...]
     num_bytes: int
     max_rank: int
+    embedding: EmbeddingWeights | None = None
+    head: SlotWeights | None = None
+    head_gain: Tensor | None = None
+
+    @property
+    def has_gains(self) -> bool:
+        """Whether any layer has."""
+        return any(layer.gains for layer in self.layers)
 
 
-def read_adapter(directory: Path, base: BaseShapes, num_layers: int, dtype: torch.dtype) -> HostAdapter:
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """One adapted module's matrices. :param excess: DoRA's ``g − 1``; ``b`` is then scaled by ``g`` already."""
+
+    a: Tensor
+    b: Tensor
+    scaling: float
+    excess: Tensor | None
+
+
+def read_adapter(directory: Path, config: ModelConfig, base: Checkpoint, dtype: torch.dtype) -> HostAdapter:
     """Check and read an adapter; reads no shared state, so it may run beside anything.
 
     A directory named by a sha256 is in the content store: what it holds has to have that digest, checked after the
     tensors were read.
 
+    :param base: the base model's weights, which DoRA's lengths and the copies that PEFT saves are compared with.
     :raises AdapterInvalid: ``field`` names the file, key or tensor.
     """
-    spec = check_adapter(directory, base)
-    tensors = _tensors(directory / TENSORS_FILE, spec, dtype)
+    spec = check_adapter(directory, BaseShapes.of(config))
+    tensors = _tensors(directory / TENSORS_FILE, spec)
     if _DIGEST.fullmatch(directory.name) and content_digest(directory) != directory.name:
         raise AdapterInvalid(f"the content of {directory.name} does not have that digest", TENSORS_FILE)
-    targets = {target.module: target for target in spec.targets}
-    sites = tuple(_layer(f"model.layers.{index}.", targets, tensors) for index in range(num_layers))
-    placed = sum(a is not None for layer in sites for weights in layer.values() for a in weights.a)
-    assert placed == len(targets), "check_adapter let a module through that no site serves"
-    return HostAdapter(sites, spec.num_bytes, spec.max_rank)
+    _check_copies(spec, tensors, config, base)
+    modules = {target.module: _module(target, tensors, config, base, dtype) for target in spec.targets}
+    layers = tuple(_layer(f"model.layers.{index}.", modules, config) for index in range(config.num_layers))
+    placed = sum(a is not None for layer in layers for weights in layer.sites.values() for a in weights.a)
+    assert placed == len(modules.keys() - {EMBEDDING, HEAD}), "check_adapter let a module through that no site serves"
+    embedding, head = modules.get(EMBEDDING), modules.get(HEAD)
+    return HostAdapter(
+        layers,
+        spec.num_bytes,
+        spec.max_rank,
+        embedding=None if embedding is None else _embedding(embedding),
+        head=None if head is None else _site([head]),
+        head_gain=None if head is None else head.excess,
+    )
 
 
-def _tensors(path: Path, spec: AdapterSpec, dtype: torch.dtype) -> dict[str, Tensor]:
+def _tensors(path: Path, spec: AdapterSpec) -> dict[str, Tensor]:
+    names = [n for t in spec.targets for n in (t.a, t.b, t.magnitude, t.copy) if n is not None]
     try:
         with safe_open(path, framework="pt") as file:
-            names = [name for target in spec.targets for name in (target.a, target.b)]
             # A clone, because safetensors maps the file: weights must not change with it after the digest check.
-            return {name: file.get_tensor(name).to(dtype, copy=True) for name in names}
+            return {name: file.get_tensor(name).clone() for name in names}
     except (SafetensorError, OSError) as error:
         raise AdapterInvalid(f"{path.name}: {error}", path.name) from error
 
 
-def _layer(prefix: str, targets: dict[str, AdapterTarget], tensors: dict[str, Tensor]) -> dict[str, SlotWeights]:
-    result = {}
-    for site, modules in SITES.items():
-        found = [targets.get(prefix + module) for module in modules]
-        if any(found):
-            result[site] = SlotWeights(
-                a=tuple(None if target is None else tensors[target.a] for target in found),
-                b=tuple(None if target is None else tensors[target.b] for target in found),
-                scaling=tuple(0.0 if target is None else target.scaling for target in found),
+def _check_copies(spec: AdapterSpec, tensors: dict[str, Tensor], config: ModelConfig, base: Checkpoint) -> None:
+    """PEFT would replace the base model's weights by these. They say the same, or the adapter is for another base."""
+    shape = (config.vocab_size, config.hidden_size)
+    for target in spec.targets:
+        if target.copy is None:
+            continue
+        copy = tensors.pop(target.copy)
+        own = base.tensor(f"{EMBEDDING if config.tied else target.module}.weight", shape)
+        if not torch.equal(copy, own.to(copy.dtype)):
+            raise AdapterInvalid(
+                f"tensor {target.copy!r} differs from the base model's own weights: the adapter was made for another "
+                "base (save it with save_embedding_layers=False if it was not)",
+                target.copy,
             )
-    return result
+
+
+def _module(
+    target: AdapterTarget, tensors: dict[str, Tensor], config: ModelConfig, base: Checkpoint, dtype: torch.dtype
+) -> _Module:
+    a, b, excess = tensors[target.a], tensors[target.b], None
+    if target.magnitude is not None:
+        name = f"{EMBEDDING if config.tied and target.module == HEAD else target.module}.weight"
+        weight = base.tensor(name, (b.shape[0], a.shape[1]))
+        made = fold_magnitude(weight, a, b, target.scaling, tensors[target.magnitude])
+        if made is None:
+            raise AdapterInvalid(
+                f"tensor {target.magnitude!r}: a row of the adapted weights has no length to scale", target.magnitude
+            )
+        b, excess = made
+        excess = _finite(excess, target.magnitude, dtype)
+    return _Module(_finite(a, target.a, dtype), _finite(b, target.b, dtype), target.scaling, excess)
+
+
+def _finite(tensor: Tensor, name: str, dtype: torch.dtype) -> Tensor:
+    """The file's numbers are finite; what becomes of them here has to be as well."""
+    tensor = tensor.to(dtype)
+    if not tensor.isfinite().all():
+        raise AdapterInvalid(f"tensor {name!r} holds numbers that are too large for {dtype}", name)
+    return tensor
+
+
+def _layer(prefix: str, modules: dict[str, _Module], config: ModelConfig) -> HostLayer:
+    layer = HostLayer({})
+    for site, (_, slices) in site_shapes(config).items():
+        found = [modules.get(prefix + module) for module in SITES[site]]
+        if not any(found):
+            continue
+        layer.sites[site] = _site(found)
+        if any(module is not None and module.excess is not None for module in found):
+            dtype = next(module.a.dtype for module in found if module is not None)
+            parts = [
+                torch.zeros(width, dtype=dtype) if module is None or module.excess is None else module.excess
+                for module, width in zip(found, slices, strict=True)
+            ]
+            layer.gains[site] = torch.cat(parts)
+    return layer
+
+
+def _site(modules: Sequence[_Module | None]) -> SlotWeights:
+    return SlotWeights(
+        a=tuple(None if module is None else module.a for module in modules),
+        b=tuple(None if module is None else module.b for module in modules),
+        scaling=tuple(0.0 if module is None else module.scaling for module in modules),
+    )
+
+
+def _embedding(module: _Module) -> EmbeddingWeights:
+    return EmbeddingWeights(module.a.t().contiguous(), (module.b * module.scaling).t().contiguous())

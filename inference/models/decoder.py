@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from inference.attention.base import AttentionBackend, AttentionStep
 from inference.model_config import ModelConfig
 from inference.models.linear import Linear
+from inference.models.lora import AdaptedSite, AdapterSites, AdapterStep
 from inference.models.rope import Rope
-from sgmv import Plan, Site
+from sgmv import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Layer:
 
 
 class Decoder:
-    """:param sites: per layer, site name → the adapters there.
+    """:param sites: the adapters.
 
     :param attention: owns the KV pool; one call per layer.
     """
@@ -48,7 +49,7 @@ class Decoder:
         norm: Tensor,
         head: Linear,
         rope: Rope,
-        sites: Sequence[dict[str, Site]],
+        sites: AdapterSites,
     ) -> None:
         self.config = config
         self._embedding = embedding
@@ -56,7 +57,7 @@ class Decoder:
         self._norm = norm
         self._head = head
         self._rope = rope
-        self.sites = tuple(sites)
+        self.sites = sites
         self._query = config.num_heads * config.head_dim
         self._rotated = self._query + config.num_kv_heads * config.head_dim
 
@@ -67,21 +68,24 @@ class Decoder:
         eps = self.config.rms_eps
         cos, sin = self._rope.at(positions)
         hidden = self._embedding.index_select(0, tokens)
-        for index, (layer, sites) in enumerate(zip(self._layers, self.sites, strict=True)):
+        self.sites.embedding.apply(hidden, tokens, plan)
+        adapted = self.sites.begin(plan, hidden.device)
+        for index, (layer, sites) in enumerate(zip(self._layers, self.sites.layers, strict=True)):
             x = _rms_norm(hidden, layer.input_norm, eps)
-            qkv = _adapted(layer.qkv, sites["qkv"], x, plan)
+            qkv = _adapted(layer.qkv, sites["qkv"], x, adapted)
             q, k, v = self._heads(qkv, layer, cos, sin)
             x = attention.attend(index, q, k, v, step)
-            hidden = _adapted_add(layer.o, sites["o"], x, hidden, plan)
+            hidden = _adapted_add(layer.o, sites["o"], x, hidden, adapted)
             x = _rms_norm(hidden, layer.post_norm, eps)
-            gate, up = _adapted(layer.gate_up, sites["gate_up"], x, plan).chunk(2, dim=1)
+            gate, up = _adapted(layer.gate_up, sites["gate_up"], x, adapted).chunk(2, dim=1)
             x = F.silu(gate).mul_(up)
-            hidden = _adapted_add(layer.down, sites["down"], x, hidden, plan)
+            hidden = _adapted_add(layer.down, sites["down"], x, hidden, adapted)
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """``[n, hidden] → [n, vocab]``: call it with the rows to sample and no others."""
-        return self._head(_rms_norm(hidden, self._norm, self.config.rms_eps))
+    def logits(self, hidden: Tensor, slots: Sequence[int]) -> Tensor:
+        """``[n, hidden] → [n, vocab]``: call it with the rows to sample and no others. :param slots: of each row."""
+        x = _rms_norm(hidden, self._norm, self.config.rms_eps)
+        return _adapted(self._head, self.sites.head, x, self.sites.begin_head(slots, x.device))
 
     def _heads(self, qkv: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
@@ -95,17 +99,17 @@ class Decoder:
         return qk[:, : config.num_heads], qk[:, config.num_heads :], v
 
 
-def _adapted(linear: Linear, site: Site, x: Tensor, plan: Plan) -> Tensor:
+def _adapted(linear: Linear, site: AdaptedSite, x: Tensor, step: AdapterStep | None) -> Tensor:
     y = linear(x)
-    if plan.active:
-        site.apply(y, x, plan)
+    if step is not None:
+        site.apply(y, x, step)
     return y
 
 
-def _adapted_add(linear: Linear, site: Site, x: Tensor, residual: Tensor, plan: Plan) -> Tensor:
+def _adapted_add(linear: Linear, site: AdaptedSite, x: Tensor, residual: Tensor, step: AdapterStep | None) -> Tensor:
     y = linear.add(x, residual)
-    if plan.active:
-        site.apply(y, x, plan)
+    if step is not None:
+        site.apply(y, x, step, residual)
     return y
 
 

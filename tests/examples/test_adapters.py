@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inference.adapter_format import BaseShapes, check_adapter
+from inference.adapter_format import check_adapter
+from inference.base_shapes import BaseShapes
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ADAPTERS = sorted(path.name for path in (EXAMPLES / "adapters").iterdir() if path.is_dir())
@@ -22,6 +23,8 @@ SMOLLM2 = {
     "num_key_value_heads": 3,
     "head_dim": 64,
     "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True,
 }
 

@@ -21,7 +21,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from inference.adapter_config import parse_config
-from inference.adapter_format import AdapterSpec, BaseShapes, check_adapter, content_digest, store_path
+from inference.adapter_format import AdapterSpec, check_adapter, content_digest, store_path
+from inference.base_shapes import BaseShapes
 from inference.errors import AdapterInvalid, AdapterNotFound, UnsupportedModel
 
 LLAMA = {
@@ -31,8 +32,11 @@ LLAMA = {
     "num_key_value_heads": 2,
     "num_hidden_layers": 3,
     "vocab_size": 64,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-6,
 }
-BASE = BaseShapes.from_config(LLAMA)
+CONFIG = LLAMA | {"architectures": ["LlamaForCausalLM"]}
+BASE = BaseShapes.from_config(CONFIG)
 
 
 def save_peft(directory: Path, **options: Any) -> tuple[Any, Path]:
@@ -117,7 +121,7 @@ def test_what_peft_saves_is_read_as_peft_has_it(options: dict[str, Any], tmp_pat
         assert math.isclose(ours[module][1], scaling)
     assert spec.dtype == "F32"
     assert spec.max_rank == max(rank for rank, _ in theirs.values())
-    assert [target.module for target in spec.targets] == [name for name in BASE.linear if name in theirs]
+    assert [target.module for target in spec.targets] == [name for name in BASE.modules if name in theirs]
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "BF16"), (torch.float16, "F16")])
@@ -142,6 +146,7 @@ def test_half_precision_is_accepted(dtype: torch.dtype, name: str, tmp_path: Pat
     ("key", "value"),
     [
         ("use_dora", True),
+        ("use_dora", "yes"),
         ("modules_to_save", ["lm_head"]),
         ("bias", "all"),
         ("trainable_token_indices", [1]),
@@ -152,6 +157,9 @@ def test_half_precision_is_accepted(dtype: torch.dtype, name: str, tmp_path: Pat
         ("init_lora_weights", "pissa_niter_4"),
         ("init_lora_weights", "olora"),
         ("exclude_modules", ["q_proj"]),
+        ("exclude_modules", [1]),
+        ("exclude_modules", {"q_proj": 1}),
+        ("exclude_modules", ["q_proj"] * 1025),
         ("target_parameters", ["mlp.experts"]),
         ("use_qalora", True),
         ("alora_invocation_tokens", [1, 2]),
@@ -211,14 +219,14 @@ def test_a_large_config_is_refused_by_size(adapter: Path) -> None:
 
 def test_the_longest_patterns_hold_nobody_up() -> None:
     """The worker checks between two tokens of every tenant: as many keys as are accepted, on a model of 80 layers."""
-    base = BaseShapes.from_config(LLAMA | {"num_hidden_layers": 80})
+    base = BaseShapes.from_config(CONFIG | {"num_hidden_layers": 80})
     keys = {"." * 20 + f"{number:05}" + "." * 4: 4 for number in range(1024)}
     config = parse_config(
         {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "rank_pattern": keys}
         | {"alpha_pattern": dict(keys)}
     )
     started = time.process_time()
-    assert {(config.rank_of(module), config.scaling_of(module)) for module in base.linear} == {(4, 2.0)}
+    assert {(config.rank_of(module), config.scaling_of(module)) for module in base.modules} == {(4, 2.0)}
     assert time.process_time() - started < 1.0
 
 
@@ -301,7 +309,7 @@ def test_links_and_pipes_are_refused(adapter: Path, tmp_path: Path) -> None:
 
 
 def test_an_adapter_of_another_base_is_refused(adapter: Path) -> None:
-    assert "shape" in str(refused(adapter, BaseShapes.from_config(LLAMA | {"hidden_size": 64})))
+    assert "shape" in str(refused(adapter, BaseShapes.from_config(CONFIG | {"hidden_size": 64})))
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -336,7 +344,7 @@ def test_damaged_files_never_raise_anything_else(data: st.DataObject, good: Path
     if isinstance(outcome, AdapterInvalid):
         assert 0 < len(str(outcome)) < 1000
     else:
-        assert 1 <= len(outcome.targets) <= len(BASE.linear)
+        assert 1 <= len(outcome.targets) <= len(BASE.modules)
 
 
 def test_digest_follows_the_content_and_only_that(adapter: Path, good: Path) -> None:
@@ -358,4 +366,6 @@ def test_store_path_takes_digests_only(tmp_path: Path) -> None:
 
 def test_an_unusable_base_config_is_named() -> None:
     with pytest.raises(UnsupportedModel, match="hidden_size"):
-        BaseShapes.from_config({"model_type": "gpt2"})
+        BaseShapes.from_config({"architectures": ["LlamaForCausalLM"]})
+    with pytest.raises(UnsupportedModel, match="GPT2"):
+        BaseShapes.from_config({"architectures": ["GPT2LMHeadModel"]})

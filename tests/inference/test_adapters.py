@@ -5,27 +5,37 @@ from __future__ import annotations
 import gc
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from inference.adapters.host import HostAdapter
+from inference.adapters.host import HostAdapter, HostLayer
 from inference.adapters.slots import AdapterSlots
 from inference.core.step import Row
+from inference.models.lora import AdaptedSite, AdapterSites, AdapterStep
 from inference.protocol import SamplingParams
 from inference.runner import TorchRunner
-from sgmv import Plan, Site, SlotWeights, make_site
+from sgmv import EmbeddingSite, EmbeddingWeights, GainRows, Plan, SlotWeights
 
 GREEDY = SamplingParams(temperature=0.0)
 
 
-def sites() -> list[dict[str, Site]]:
-    return [{"qkv": make_site(6, (4, 2, 2)), "o": make_site(4, (6,))} for _ in range(2)]
+def sites() -> AdapterSites:
+    place: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float32}
+    return AdapterSites(
+        EmbeddingSite(11, 6, **place),
+        tuple(
+            {"qkv": AdaptedSite.make(6, (4, 2, 2), None, **place), "o": AdaptedSite.make(4, (6,), None, **place)}
+            for _ in range(2)
+        ),
+        AdaptedSite.make(6, (11,), None, **place),
+    )
 
 
-def adapter(seed: int, rank: int, *names: str) -> HostAdapter:
+def adapter(seed: int, rank: int, *names: str, gains: bool = False, ends: bool = False) -> HostAdapter:
     generator = torch.Generator().manual_seed(seed)
-    shapes = {"qkv": (6, (4, 2, 2)), "o": (4, (6,))}
+    shapes = {"qkv": (6, (4, 2, 2)), "o": (4, (6,)), "head": (6, (11,))}
 
     def site(name: str) -> SlotWeights:
         inputs, outputs = shapes[name]
@@ -35,25 +45,50 @@ def adapter(seed: int, rank: int, *names: str) -> HostAdapter:
             tuple(1.0 for _ in outputs),
         )
 
-    return HostAdapter(tuple({name: site(name) for name in names} for _ in range(2)), 0, rank)
+    def layer() -> HostLayer:
+        excess = {name: torch.randn(sum(shapes[name][1]), generator=generator) for name in names if gains}
+        return HostLayer({name: site(name) for name in names}, excess)
+
+    embedding = EmbeddingWeights(torch.randn(11, rank, generator=generator), torch.randn(rank, 6, generator=generator))
+    return HostAdapter(
+        tuple(layer() for _ in range(2)),
+        0,
+        rank,
+        embedding=embedding if ends else None,
+        head=site("head") if ends else None,
+        head_gain=torch.randn(11, generator=generator) if ends and gains else None,
+    )
 
 
-def delta(layer: dict[str, Site], name: str, slot: int) -> torch.Tensor:
-    site = layer[name]
-    y = torch.zeros(1, sum(site.slices))
-    site.apply(y, torch.ones(1, site.in_features), Plan([slot]))
-    return y
+def delta(layer: dict[str, AdaptedSite], name: str, slot: int) -> torch.Tensor:
+    site, plan = layer[name], Plan([slot])
+    y = torch.ones(1, sum(site.lora.slices))
+    site.apply(y, torch.ones(1, site.lora.in_features), AdapterStep(plan, GainRows.of(plan, site.gain.held, y.device)))
+    return y - 1
+
+
+def ends(places: AdapterSites, slot: int) -> tuple[bool, bool]:
+    """Whether the slot changes the embedding, and the head."""
+    hidden, plan = torch.zeros(1, 6), Plan([slot])
+    places.embedding.apply(hidden, torch.tensor([3]), plan)
+    return bool(hidden.any()), bool(delta({"head": places.head}, "head", slot).any())
 
 
 def test_a_replaced_slot_keeps_nothing_where_the_new_adapter_is_silent() -> None:
-    layers = sites()
-    slots = AdapterSlots(layers, 2)
-    slots.load(1, adapter(0, 4, "qkv", "o"))
+    places = sites()
+    layers, slots = places.layers, AdapterSlots(places, 2)
+    slots.load(1, adapter(0, 4, "qkv", "o", gains=True, ends=True))
     assert all(delta(layer, name, 1).any() for layer in layers for name in layer)
+    assert ends(places, 1) == (True, True)
     slots.load(1, adapter(1, 9, "qkv"))
     assert all(delta(layer, "qkv", 1).any() and not delta(layer, "o", 1).any() for layer in layers)
+    assert ends(places, 1) == (False, False)
+    slots.load(0, adapter(2, 3, "o", gains=True))
+    assert all(delta(layer, "o", 0).any() and not delta(layer, "o", 1).any() for layer in layers)
+    assert all(not delta(layer, "qkv", 0).any() for layer in layers), "gains where the adapter has none are ones"
+    slots.clear(0)
     slots.clear(1)
-    assert not any(delta(layer, name, 1).any() for layer in layers for name in layer)
+    assert not any(delta(layer, name, slot).any() for layer in layers for name in layer for slot in (0, 1))
     assert slots.num_bytes == 0
 
 
@@ -62,7 +97,9 @@ def test_the_order_follows_the_site_with_most_adapters_and_slots_are_bounded() -
     assert slots.order() == {}
     slots.load(3, adapter(0, 4, "o"))
     slots.load(0, adapter(1, 4, "o", "qkv"))
-    assert slots.order() == {3: 0, 0: 1}
+    order = slots.order()
+    assert order.keys() == {0, 3}
+    assert set(order.values()) == {0, 1}
     for wrong in (-1, 4):
         with pytest.raises(IndexError, match=str(wrong)):
             slots.load(wrong, adapter(2, 4, "o"))
@@ -75,14 +112,16 @@ def test_a_runner_holds_no_more_after_many_changing_batches(tiny_model_dir: Path
     config = runner._decoder.config
 
     def whole(rank: int) -> HostAdapter:
-        layer = {
-            name: SlotWeights(
-                tuple(torch.randn(rank, inputs) for _ in outputs),
-                tuple(torch.randn(width, rank) for width in outputs),
-                tuple(1.0 for _ in outputs),
-            )
-            for name, (inputs, outputs) in site_shapes(config).items()
-        }
+        layer = HostLayer(
+            {
+                name: SlotWeights(
+                    tuple(torch.randn(rank, inputs) for _ in outputs),
+                    tuple(torch.randn(width, rank) for width in outputs),
+                    tuple(1.0 for _ in outputs),
+                )
+                for name, (inputs, outputs) in site_shapes(config).items()
+            }
+        )
         return HostAdapter(tuple(layer for _ in range(config.num_layers)), 0, rank)
 
     for slot in range(6):

@@ -1,4 +1,4 @@
-"""The decoder against transformers, on random two-layer models of every supported family."""
+"""What a model directory may hold, and how it is refused. The families' arithmetic is in ``test_families.py``."""
 
 from __future__ import annotations
 
@@ -13,66 +13,16 @@ from inference.errors import ConfigError, UnsupportedModel
 from inference.model_config import ModelConfig
 from inference.protocol import SamplingParams
 from inference.runner import TorchRunner
+from tests.inference import runs
 from tests.inference.tiny_model import build_tiny_model
 
-FAMILIES: dict[str, dict[str, object]] = {
-    "llama": {},
-    "llama, untied head": {"tie_word_embeddings": False},
-    "llama, biases": {"attention_bias": True, "mlp_bias": True},
-    "llama 3 rope": {
-        "rope_theta": 500_000.0,
-        "max_position_embeddings": 1024,
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        },
-    },
-    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
-    "qwen2": {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "head_dim": 16,
-        "use_sliding_window": False,
-    },
-    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False},
-}
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 
 
-def logits_of(model: Path, tokens: list[int], chunks: list[int]) -> torch.Tensor:
-    """The logits of every position, computed in prefill chunks of these sizes."""
+def logits_of(model: Path, tokens: list[int]) -> torch.Tensor:
     runner = TorchRunner.load(model, num_blocks=16, num_slots=0, max_model_len=256)
-    seen: list[torch.Tensor] = []
-    forward = runner._decoder.forward
-
-    def record(*arguments: object) -> torch.Tensor:
-        seen.append(forward(*arguments))  # type: ignore[arg-type]
-        return seen[-1]
-
-    runner._decoder.forward = record  # type: ignore[method-assign,assignment]
-    start = 0
-    for size in chunks:
-        runner.run([Row(tokens=tokens[start : start + size], start=start, block_table=list(range(5, 16)))])
-        start += size
-    assert start == len(tokens)
-    with torch.inference_mode():
-        return runner._decoder.logits(torch.cat(seen))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    model = build_tiny_model(tmp_path / "tiny", **FAMILIES[family])
-    tokens = torch.randint(3, 300, (100,), generator=torch.Generator().manual_seed(0)).tolist()
-    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    with torch.inference_mode():
-        expected = reference(torch.tensor([tokens])).logits[0]
-    assert expected.std() > 0.3, "a model whose logits hardly differ proves nothing"
-    for chunks in ([100], [33, 1, 40, 1, 25], [1] * 100):
-        torch.testing.assert_close(logits_of(model, tokens, chunks), expected, atol=2e-4, rtol=1e-4)
+    return runs.logits_of(runner, tokens, [len(tokens)], range(5, 16))
 
 
 def test_sharded_weights_load_like_whole_ones(tmp_path: Path) -> None:
@@ -88,7 +38,7 @@ def test_sharded_weights_load_like_whole_ones(tmp_path: Path) -> None:
         (source / name).write_bytes((whole / name).read_bytes())
     register(source, tmp_path / "sharded")
     tokens = list(range(20, 60))
-    assert torch.equal(logits_of(tmp_path / "sharded", tokens, [40]), logits_of(whole, tokens, [40]))
+    assert torch.equal(logits_of(tmp_path / "sharded", tokens), logits_of(whole, tokens))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +47,34 @@ def test_sharded_weights_load_like_whole_ones(tmp_path: Path) -> None:
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"architectures": []}, "architecture None"),
         ({"quantization_config": {"quant_method": "awq"}}, "awq"),
+        ({"quantization_config": "int4"}, "quantization_config"),
         ({"hidden_act": "gelu"}, "gelu"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        ({"head_dim": 23}, "head_dim 23 is odd"),
+        ({"head_dim": 0}, "head_dim"),
+        ({"head_dim": None, "num_attention_heads": 5}, "hidden_size 64"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
+        ({"num_hidden_layers": "2"}, "num_hidden_layers"),
+        ({"rms_norm_eps": None}, "rms_norm_eps"),
         ({"sliding_window": 128}, "sliding_window 128"),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
+        (MISTRAL | {"attention_bias": True}, "attention_bias"),
+        (MISTRAL, "sliding_window is missing"),
+        (MISTRAL | {"sliding_window": 0}, "sliding_window"),
+        (MISTRAL | {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        (QWEN3 | {"head_dim": None}, "head_dim is missing"),
+        (QWEN3 | {"mlp_bias": True}, "mlp_bias"),
+        (QWEN3 | {"use_sliding_window": True, "sliding_window": 8}, "max_window_layers"),
+        (QWEN3 | {"layer_types": ["sliding_attention"] * 2}, "sliding_attention without a sliding_window"),
+        (QWEN3 | {"layer_types": ["linear_attention"] * 2}, "layer_types"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "low_freq_factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7}}, "mscale"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"rope_scaling": "linear"}, "rope_scaling"),
     ],
 )
 def test_unsupported_configurations_are_refused_by_name(
@@ -110,10 +85,11 @@ def test_unsupported_configurations_are_refused_by_name(
         ModelConfig.from_json(config)
 
 
-def test_a_missing_key_is_named(tiny_model_dir: Path) -> None:
+@pytest.mark.parametrize("key", ["intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps"])
+def test_a_missing_key_is_named(key: str, tiny_model_dir: Path) -> None:
     config = json.loads((tiny_model_dir / "config.json").read_text())
-    del config["intermediate_size"]
-    with pytest.raises(UnsupportedModel, match="intermediate_size"):
+    del config[key]
+    with pytest.raises(UnsupportedModel, match=key):
         ModelConfig.from_json(config)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from inference.adapter_format import BaseShapes
+from inference.base_shapes import BaseShapes
 from inference.model_store import fingerprint_of
 from tenants.errors import NotConfigured
 from tenants.management.command import JsonCommand
