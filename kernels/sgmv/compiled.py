@@ -24,18 +24,14 @@ NUM_ARGUMENTS = 15
 _COLUMNS = 256
 
 
+# Rows are passed one by one, each an array of its own that is known to be contiguous: slices of a matrix are not, and
+# their loops would run an element at a time. A matrix is its address and the length of its rows.
+@njit(inline="always")
+def _row(matrix: Any, row: int, first: int, width: int) -> Any:
+    return float32s(matrix[0] + 4 * (row * matrix[1] + first), (width,))
+
+
 # A dot product may be summed in any order as long as it is always the same one: compiled once, it is.
-@njit(fastmath={"contract", "reassoc", "nsz"}, inline="never")
-def _dot4(h: Any, a: Any, x: Any, scaling: Any) -> None:
-    s0 = s1 = s2 = s3 = np.float32(0)
-    for k in range(len(x)):
-        s0 += a[0, k] * x[k]
-        s1 += a[1, k] * x[k]
-        s2 += a[2, k] * x[k]
-        s3 += a[3, k] * x[k]
-    h[0], h[1], h[2], h[3] = s0 * scaling, s1 * scaling, s2 * scaling, s3 * scaling
-
-
 @njit(fastmath={"contract", "reassoc", "nsz"}, inline="never")
 def _dot(a: Any, x: Any) -> Any:
     total = np.float32(0)
@@ -44,14 +40,15 @@ def _dot(a: Any, x: Any) -> Any:
     return total
 
 
-@njit(fastmath={"contract"}, inline="never")
-def _add8(y: Any, h: Any, b: Any, first: int) -> None:
-    h0, h1, h2, h3, h4, h5, h6, h7 = h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]
-    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
-    for c in range(len(y)):
-        k = first + c
-        v = y[c] + h0 * b0[k] + h1 * b1[k] + h2 * b2[k] + h3 * b3[k]
-        y[c] = v + h4 * b4[k] + h5 * b5[k] + h6 * b6[k] + h7 * b7[k]
+@njit(fastmath={"contract", "reassoc", "nsz"}, inline="never")
+def _dot4(a0: Any, a1: Any, a2: Any, a3: Any, x: Any) -> Any:
+    s0 = s1 = s2 = s3 = np.float32(0)
+    for k in range(len(x)):
+        s0 += a0[k] * x[k]
+        s1 += a1[k] * x[k]
+        s2 += a2[k] * x[k]
+        s3 += a3[k] * x[k]
+    return s0, s1, s2, s3
 
 
 @njit(fastmath={"contract"}, inline="never")
@@ -60,35 +57,48 @@ def _add(y: Any, h: Any, b: Any) -> None:
         y[c] += h * b[c]
 
 
-@njit(inline="always")
-def _row(base: int, stride: int, row: int, first: int, width: int) -> Any:
-    return float32s(base + 4 * (row * stride + first), (width,))
+@njit(fastmath={"contract"}, inline="never")
+def _add8(  # noqa: PLR0917
+    y: Any, h: Any, b0: Any, b1: Any, b2: Any, b3: Any, b4: Any, b5: Any, b6: Any, b7: Any
+) -> None:
+    h0, h1, h2, h3, h4, h5, h6, h7 = h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]
+    for c in range(len(y)):
+        v = y[c] + h0 * b0[c] + h1 * b1[c] + h2 * b2[c] + h3 * b3[c]
+        y[c] = v + h4 * b4[c] + h5 * b5[c] + h6 * b6[c] + h7 * b7[c]
 
 
 @njit(inline="never")
-def _shrink(h: Any, a: Any, scaling: Any, x: Any, rows: Any) -> None:
-    rank, inputs = a.shape
+def _shrink(h: Any, a: Any, x: Any, rows: Any, rank: int, scaling: Any) -> None:  # noqa: PLR0917
+    """``h[i, :rank] = scaling · A x[rows[i]]``."""
+    inputs = a[1]
     whole = rank - rank % 4
     for j in range(0, whole, 4):
+        a0, a1 = _row(a, j, 0, inputs), _row(a, j + 1, 0, inputs)
+        a2, a3 = _row(a, j + 2, 0, inputs), _row(a, j + 3, 0, inputs)
         for i in range(len(rows)):
-            _dot4(h[i, j : j + 4], a[j : j + 4], _row(x[0], x[1], rows[i], 0, inputs), scaling)
+            s0, s1, s2, s3 = _dot4(a0, a1, a2, a3, _row(x, rows[i], 0, inputs))
+            h[i, j], h[i, j + 1], h[i, j + 2], h[i, j + 3] = scaling * s0, scaling * s1, scaling * s2, scaling * s3
     for j in range(whole, rank):
         for i in range(len(rows)):
-            h[i, j] = scaling * _dot(a[j], _row(x[0], x[1], rows[i], 0, inputs))
+            h[i, j] = scaling * _dot(_row(a, j, 0, inputs), _row(x, rows[i], 0, inputs))
 
 
 @njit(inline="never")
-def _expand(h: Any, b: Any, y: Any, start: int, rows: Any) -> None:
-    rank, width = b.shape
+def _expand(y: Any, start: int, b: Any, h: Any, rows: Any, rank: int) -> None:  # noqa: PLR0917
+    """``y[rows[i], start : start + width] += B h[i, :rank]``, where ``width`` is the length of B's rows."""
     whole = rank - rank % 8
-    for first in range(0, width, _COLUMNS):
-        count = min(_COLUMNS, width - first)
+    for first in range(0, b[1], _COLUMNS):
+        count = min(_COLUMNS, b[1] - first)
         for j in range(0, whole, 8):
+            b0, b1 = _row(b, j, first, count), _row(b, j + 1, first, count)
+            b2, b3 = _row(b, j + 2, first, count), _row(b, j + 3, first, count)
+            b4, b5 = _row(b, j + 4, first, count), _row(b, j + 5, first, count)
+            b6, b7 = _row(b, j + 6, first, count), _row(b, j + 7, first, count)
             for i in range(len(rows)):
-                _add8(_row(y[0], y[1], rows[i], start + first, count), h[i, j : j + 8], b[j : j + 8], first)
+                _add8(_row(y, rows[i], start + first, count), h[i, j:], b0, b1, b2, b3, b4, b5, b6, b7)
         for j in range(whole, rank):
             for i in range(len(rows)):
-                _add(_row(y[0], y[1], rows[i], start + first, count), h[i, j], b[j, first : first + count])
+                _add(_row(y, rows[i], start + first, count), h[i, j], _row(b, j, first, count))
 
 
 def _sgmv(arguments: Any) -> None:
@@ -99,6 +109,7 @@ def _sgmv(arguments: Any) -> None:
     factors = float32s(given[SCALING], (given[NUM_SLOTS], num_slices))
     items = int64s(given[ITEMS], (given[NUM_ITEMS], 3))
     scratch = np.empty((MOST_ROWS, given[MAX_RANK]), np.float32)
+    x, y = (given[X], given[X_STRIDE]), (given[Y], given[Y_STRIDE])
     while True:
         item = next_item(arguments)
         if item >= given[NUM_ITEMS]:
@@ -111,10 +122,9 @@ def _sgmv(arguments: Any) -> None:
         for index in range(num_slices):
             rank = table[slot, index, 2]
             if rank > 0:
-                a = float32s(table[slot, index, 0], (rank, given[INPUTS]))
-                b = float32s(table[slot, index, 1], (rank, slices[index]))
-                _shrink(scratch, a, factors[slot, index], (given[X], given[X_STRIDE]), rows)
-                _expand(scratch, b, (given[Y], given[Y_STRIDE]), start, rows)
+                a, b = (table[slot, index, 0], given[INPUTS]), (table[slot, index, 1], slices[index])
+                _shrink(scratch, a, x, rows, rank, factors[slot, index])
+                _expand(y, start, b, scratch, rows, rank)
             start += slices[index]
 
 
