@@ -60,6 +60,8 @@ def _part(name: str, base: BaseShapes) -> tuple[str, str]:
     module, ending = match.groups()
     if module not in base.modules:
         raise AdapterInvalid(f"tensor {shown(name)}: the base model has no adaptable module {shown(module)}", name)
+    if module == EMBEDDING and ending == "lora_magnitude_vector":
+        raise AdapterInvalid(f"tensor {shown(name)}: DoRA (use_dora) is not supported on the embedding", name)
     part = (_EMBEDDING_PARTS if module == EMBEDDING else _LINEAR_PARTS).get(ending)
     if part is None or (part == "copy" and module not in (EMBEDDING, HEAD)):
         raise AdapterInvalid(f"tensor {shown(name)}: {ending} does not belong to {module}", name)

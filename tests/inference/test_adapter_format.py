@@ -85,7 +85,7 @@ def peft_scalings(model: Any) -> dict[str, tuple[int, float]]:
     """Module → (rank, scaling) as PEFT itself has them."""
     found = {}
     for name, module in model.named_modules():
-        if hasattr(module, "scaling") and hasattr(module, "lora_A"):
+        if hasattr(module, "scaling") and (hasattr(module, "lora_A") or hasattr(module, "lora_embedding_A")):
             found[name.removeprefix("base_model.model.")] = (module.r["default"], module.scaling["default"])
     return found
 
@@ -107,6 +107,11 @@ def peft_scalings(model: Any) -> dict[str, tuple[int, float]]:
             "alpha_pattern": {"down_proj": 3, "model.layers.0.self_attn.q_proj": 5},
         },
         {"r": 4, "target_modules": ["q_proj"], "init_lora_weights": "gaussian", "lora_dropout": 0.1},
+        {"r": 4, "target_modules": ["embed_tokens", "lm_head", "q_proj"], "rank_pattern": {"embed_tokens": 6}},
+        {"r": 4, "target_modules": ["lm_head", "q_proj"], "use_dora": True},
+        {"r": 4, "target_modules": "all-linear", "exclude_modules": ["q_proj", "model.layers.1.mlp.up_proj"]},
+        {"r": 4, "target_modules": "all-linear", "exclude_modules": r".*\.1\..*"},
+        {"r": 4, "target_modules": ["embed_tokens", "q_proj"], "layers_to_transform": [1]},
     ],
     ids=lambda options: "-".join(sorted(options)),
 )
@@ -122,6 +127,9 @@ def test_what_peft_saves_is_read_as_peft_has_it(options: dict[str, Any], tmp_pat
     assert spec.dtype == "F32"
     assert spec.max_rank == max(rank for rank, _ in theirs.values())
     assert [target.module for target in spec.targets] == [name for name in BASE.modules if name in theirs]
+    for target in spec.targets:
+        assert (target.magnitude is not None) == options.get("use_dora", False)
+        assert (target.copy is not None) == (target.module in ("model.embed_tokens", "lm_head"))
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "BF16"), (torch.float16, "F16")])
@@ -275,6 +283,88 @@ def test_a_lone_a_is_refused(adapter: Path) -> None:
     assert refused(adapter).field == FIRST
 
 
+PREFIX = "base_model.model."
+EMBEDDING, HEAD, Q = "model.embed_tokens.", "lm_head.", "model.layers.0.self_attn.q_proj."
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """With every kind of tensor that is accepted: without DoRA, with embedding and head; and with DoRA."""
+    directory = tmp_path_factory.mktemp("rich")
+    modules = ["embed_tokens", "lm_head", "q_proj"]
+    return {
+        False: save_peft(directory / "lora", r=4, target_modules=modules)[1],
+        True: save_peft(directory / "dora", r=4, target_modules=modules[1:], use_dora=True)[1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("dora", "name", "replacement", "field"),
+    [
+        (False, EMBEDDING + "lora_embedding_A", torch.ones(4, 65), EMBEDDING + "lora_embedding_A"),
+        (False, EMBEDDING + "lora_embedding_A", torch.ones(64, 4), EMBEDDING + "lora_embedding_A"),
+        (False, EMBEDDING + "lora_embedding_A", None, EMBEDDING + "lora_embedding_B"),
+        (False, EMBEDDING + "lora_embedding_B", torch.ones(31, 4), EMBEDDING + "lora_embedding_B"),
+        (False, EMBEDDING + "lora_A.weight", torch.ones(4, 64), EMBEDDING + "lora_A.weight"),
+        (False, EMBEDDING + "lora_magnitude_vector", torch.ones(32), EMBEDDING + "lora_magnitude_vector"),
+        (False, HEAD + "lora_embedding_A", torch.ones(4, 32), HEAD + "lora_embedding_A"),
+        (False, HEAD + "lora_B.weight", torch.ones(4, 64), HEAD + "lora_B.weight"),
+        (False, EMBEDDING + "base_layer.weight", torch.ones(32, 64), EMBEDDING + "base_layer.weight"),
+        (False, HEAD + "base_layer.weight", torch.ones(65, 32), HEAD + "base_layer.weight"),
+        (False, HEAD + "base_layer.weight", torch.full((64, 32), math.inf), HEAD + "base_layer.weight"),
+        (False, HEAD + "base_layer.bias", torch.ones(64), HEAD + "base_layer.bias"),
+        (False, Q + "base_layer.weight", torch.ones(32, 32), Q + "base_layer.weight"),
+        (False, "model.embed_tokens.weight", torch.ones(64, 32), "model.embed_tokens.weight"),
+        (False, "lm_head.weight", torch.ones(64, 32), "lm_head.weight"),
+        (False, "model.layers.1.mlp.up_proj.base_layer.weight", torch.ones(48, 32), None),
+        (False, Q + "lora_magnitude_vector", torch.ones(32), Q + "lora_magnitude_vector"),
+        (True, EMBEDDING + "base_layer.weight", torch.ones(64, 32), EMBEDDING + "base_layer.weight"),
+        (True, Q + "lora_magnitude_vector", torch.ones(31), Q + "lora_magnitude_vector"),
+        (True, Q + "lora_magnitude_vector", torch.ones(1, 32), Q + "lora_magnitude_vector"),
+        (True, Q + "lora_magnitude_vector", torch.full((32,), math.nan), Q + "lora_magnitude_vector"),
+        (True, Q + "lora_magnitude_vector", None, "use_dora"),
+        (True, Q + "lora_magnitude_vector.weight", torch.ones(32), Q + "lora_magnitude_vector.weight"),
+        (True, "model.layers.1.mlp.up_proj.lora_magnitude_vector", torch.ones(48), None),
+    ],
+)
+def test_tensors_of_other_kinds_are_refused_by_name(
+    dora: bool, name: str, replacement: torch.Tensor | None, field: str | None, rich: dict[bool, Path], tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    directory = shutil.copytree(rich[dora], tmp_path / "adapter")
+    assert check_adapter(directory, BASE).targets, "it is the change that is refused"
+    path = directory / "adapter_model.safetensors"
+    tensors = load_file(path)
+    if replacement is None:
+        del tensors[PREFIX + name]
+    else:
+        tensors[PREFIX + name] = replacement
+    save_file(tensors, path)
+    error = refused(directory)
+    assert error.field == (field if field == "use_dora" else PREFIX + (field or name))
+
+
+def test_dora_on_the_embedding_is_refused_by_name(tmp_path: Path) -> None:
+    _, directory = save_peft(tmp_path / "adapter", r=4, target_modules=["embed_tokens", "q_proj"], use_dora=True)
+    assert "use_dora" in str(refused(directory))
+
+
+def test_only_the_adapters_own_matrices_have_to_share_a_type(rich: dict[bool, Path], tmp_path: Path) -> None:
+    """PEFT keeps them in float32 beside a copy of a bfloat16 base."""
+    from safetensors.torch import load_file, save_file
+
+    directory = shutil.copytree(rich[False], tmp_path / "adapter")
+    path = directory / "adapter_model.safetensors"
+    tensors = load_file(path)
+    copies = {name: value.bfloat16() for name, value in tensors.items() if "base_layer" in name}
+    save_file(tensors | copies, path)
+    assert check_adapter(directory, BASE).dtype == "F32"
+    name = PREFIX + HEAD + "lora_A.weight"
+    save_file(tensors | {name: tensors[name].bfloat16()}, path)
+    assert "mixes" in str(refused(directory))
+
+
 def test_duplicate_keys_are_refused(adapter: Path) -> None:
     path = adapter / "adapter_config.json"
     path.write_text('{"r": 8, ' + path.read_text().lstrip()[1:])
@@ -314,7 +404,9 @@ def test_an_adapter_of_another_base_is_refused(adapter: Path) -> None:
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_files_never_raise_anything_else(data: st.DataObject, good: Path, adapter: Path) -> None:
+def test_damaged_files_never_raise_anything_else(data: st.DataObject, rich: dict[bool, Path], adapter: Path) -> None:
+    good = rich[data.draw(st.booleans())]
+    shutil.copytree(good, adapter, dirs_exist_ok=True)
     path = adapter / data.draw(st.sampled_from(["adapter_model.safetensors", "adapter_config.json"]))
     content = bytearray((good / path.name).read_bytes())
     header = 8 + struct.unpack("<Q", content[:8])[0] if path.suffix == ".safetensors" else len(content)
