@@ -117,9 +117,11 @@ class Echo:
         offsets, length = [], 0
         pieces = []
         for token in tokens:
-            offsets.append(length if text is None else min(length, len(text)))
-            pieces.append(detokenizer.push([token]))
-            length += len(pieces[-1])
+            piece = detokenizer.push([token])
+            begin = length + renderer.token_bytes.begins(token, piece)
+            offsets.append(begin if text is None else min(begin, len(text)))
+            pieces.append(piece)
+            length += len(piece)
         return cls("".join([*pieces, detokenizer.flush()]) if text is None else text, tokens, offsets)
 
 

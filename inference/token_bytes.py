@@ -42,6 +42,17 @@ class TokenBytes:
         except UnicodeDecodeError:
             return prefix + content.decode(errors="backslashreplace")
 
+    def begins(self, token: int, piece: str) -> int:
+        """Where in ``piece``, the text that became known with the token, its own characters begin.
+
+        Not at the start when something was held back before it that turned out to be no character.
+        """
+        try:
+            own = self.of(token).decode()
+        except UnicodeDecodeError:
+            return 0
+        return len(piece) - len(own) if own and piece.endswith(own) else 0
+
     def _look_up(self, token: int) -> bytes:
         if token in self._added:
             return self._added[token]

@@ -37,6 +37,7 @@ class AnswerText:
         self._detokenizer = Detokenizer(renderer)
         self._stop_text = StopText(stops) if stops else None
         self._logprobs = logprobs
+        self._tokens = renderer.token_bytes
         self._length = 0  # characters so far, held back ones included
         self._given = 0
         self._held: list[tuple[int, TokenLogprob]] = []
@@ -48,9 +49,10 @@ class AnswerText:
             return Piece(text + self._detokenizer.flush() if last else text, tokens)
         pieces: list[str] = []
         for count, token in enumerate(tokens, start=1):
+            known = self._detokenizer.push([token])
             if self._logprobs:
-                self._held.append((self._length, logprobs[count - 1]))
-            piece, stopped = self._until_stop(self._detokenizer.push([token]))
+                self._held.append((self._length + self._tokens.begins(token, known), logprobs[count - 1]))
+            piece, stopped = self._until_stop(known)
             pieces.append(piece)
             if stopped:
                 return self._piece(pieces, tokens[:count], stopped=True)

@@ -16,6 +16,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from inference.model_store import fingerprint_of
 from inference.protocol import GRANT_ISSUER, OPERATOR_AUDIENCE, Grant
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,6 +82,36 @@ class WorkerProcess:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(15)
+        finally:
+            self.process.kill()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+class TinyWorker:
+    """The real worker, core included, on a model that is quick; in a process of its own."""
+
+    def __init__(self, model: Path, folder: Path, *options: str) -> None:
+        self.signer = Signer(fingerprint_of(model))
+        self.model = model.name
+        key = folder / "grant.pem"
+        key.write_bytes(self.signer.public_pem())
+        (folder / "store").mkdir()
+        path = os.pathsep.join([str(ROOT), str(ROOT / "platform"), str(ROOT / "kernels")])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "inference", "--model", str(model), "--adapter-store", str(folder / "store"),
+             "--grant-key", str(key), "--host", "127.0.0.1", "--port", "0", *options],
+            stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        line = next((line for line in self.process.stdout if line.startswith("ready ")), "")
+        self.url = line.removeprefix("ready ").split()[0] if line else ""
+        assert self.url, "the worker did not start"
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(15)
         finally:

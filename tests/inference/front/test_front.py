@@ -514,6 +514,23 @@ async def test_a_full_queue_refuses_and_the_grant_can_try_again(
     assert await collect(client, refused[0], max_tokens=2)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_choice_that_finds_no_room_ends_its_request(
+    own: WorkerProcess, session: aiohttp.ClientSession, stream: bool
+) -> None:
+    """One runs and four may wait: the rest of sixteen choices is refused, and all of them end with that."""
+    body = {"model": "fake", "prompt": PROMPT, "max_tokens": 20, "n": 16, "stream": stream}
+    status, answer = await post(session, f"{own.url}/v1/completions", body, own.signer.token())
+    if stream:
+        *chunks, last = [json.loads(line.removeprefix("data: ")) for line in answer.split("\n\n") if line]
+        assert status == 200
+        assert chunks[0]["choices"][0]["index"] == 0
+        assert last["error"]["code"] == "overloaded"
+    else:
+        assert (status, answer["error"]["code"]) == (503, "overloaded")
+    await settled(own, session)
+
+
 async def test_a_slow_reader_gets_its_tokens_together(own: WorkerProcess, session: aiohttp.ClientSession) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(own.url.rsplit(":", 1)[1]), limit=1 << 24)
     body = json.dumps({"model": "fake", "prompt": PROMPT, "max_tokens": 40, "stream": True}).encode()
