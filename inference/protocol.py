@@ -101,10 +101,12 @@ class Constraint:
 
     :param source: the JSON schema, the regular expression, the grammar (Lark) or a JSON list of choices; empty for
         ``json_object``.
+    :param field: what the client called it; errors name it.
     """
 
     kind: ConstraintKind
     source: str = ""
+    field: str = "response_format"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class Batch:
                 sequence.output,
                 sequence.prompt,
                 sequence.seed,
+                mask=sequence.matcher if samples else None,
                 prompt_logprobs=sequence.params.prompt_logprobs if sequence.unscored else None,
             )
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inference.adapter_format import content_digest, store_path
 from inference.core.batch import Batch, Progress
@@ -34,8 +34,11 @@ from inference.core.residency import Residency
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.core.step import Row, Runner
-from inference.errors import AdapterInvalid, AdapterNotFound, InferenceError
+from inference.errors import AdapterInvalid, AdapterNotFound, InferenceError, InvalidRequest
 from inference.protocol import SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    from inference.constraints.constraints import Constraints
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +65,19 @@ class Loop:
 
     :param base: fingerprint of the base model, part of every cache key.
     :param send: hands a message to the front; must not block.
+    :param constraints: makes what texts are constrained with, given what wakes the loop; without it, requests that
+        ask for that are refused.
     """
 
     def __init__(
-        self, runner: Runner, limits: Limits, *, base: str, store: Path, send: Callable[[Message], None]
+        self,
+        runner: Runner,
+        limits: Limits,
+        *,
+        base: str,
+        store: Path,
+        send: Callable[[Message], None],
+        constraints: Callable[[Callable[[], None]], Constraints] | None = None,
     ) -> None:
         self.inbox: queue.SimpleQueue[Message | Stop | None] = queue.SimpleQueue()
         self._runner = runner
@@ -85,6 +97,8 @@ class Loop:
             runner.num_blocks, runner.block_size, base=base, kv_dtype=runner.kv_dtype, rules=limits.shares
         )
         self.scheduler = Scheduler(limits, cache, self._residency, eos_token_ids=runner.eos_token_ids)
+        self._constraints = constraints(lambda: self.inbox.put(None)) if constraints is not None else None
+        self._stalled = False  # every running request waits for its mask
         self._failed: list[Progress] = []
         self._steps = 0
         self._changed = False  # since the last report, without a step
@@ -98,6 +112,9 @@ class Loop:
             results = self._runner.run(batch.rows) if batch.rows else []
             progress = self.scheduler.postprocess(batch, results)
             self._report(batch, progress)
+            self._stalled = not batch.rows and bool(self.scheduler.running)
+        if self._constraints is not None:
+            self._constraints.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def _receive(self) -> bool:
@@ -107,6 +124,8 @@ class Loop:
         try:
             if idle:
                 message = self.inbox.get(timeout=PARKED_POLL_SECONDS if self._residency.has_work else None)
+            elif self._stalled:
+                message = self.inbox.get(timeout=PARKED_POLL_SECONDS)
             while True:
                 self._handle(message)
                 message = self.inbox.get_nowait()
@@ -114,6 +133,8 @@ class Loop:
             pass
         if not self._stopped and self._residency.has_work:
             self._poll_residency()
+        if not self._stopped and self._constraints is not None:
+            self._poll_constraints(self._constraints)
         return not self._stopped
 
     def _handle(self, message: Message | Stop | None) -> None:
@@ -146,12 +167,31 @@ class Loop:
             message.weight,
         )
         try:
-            failed = self.scheduler.add(sequence)
+            failed = self._add(sequence)
         except InferenceError as error:
             failed = Progress(sequence, error=error)
         if failed is not None:
             self._failed.append(failed)
             self._changed = True
+
+    def _add(self, sequence: Sequence) -> Progress | None:
+        """Queue it, or have its constraint compiled first. What left the queue for it."""
+        params, constraints = sequence.params, self._constraints
+        if params.constraint is None:
+            return self.scheduler.add(sequence)
+        if constraints is None:
+            field = params.constraint.field
+            raise InvalidRequest(f"{field}: this worker cannot constrain this model's texts", field)
+        sequence.matcher = constraints.matcher(params.constraint, params)
+        left = self.scheduler.add(sequence)
+        constraints.begin(sequence, sequence.matcher, tenant=sequence.tenant, namespace=sequence.namespace)
+        return left
+
+    def _poll_constraints(self, constraints: Constraints) -> None:
+        failed = [p for sequence, error in constraints.poll() for p in self.scheduler.compiled(sequence, error)]
+        failed += self.scheduler.drop_broken()
+        self._failed += failed
+        self._changed |= bool(failed)
 
     def _load(self, message: LoadAdapter) -> None:
         digest = message.digest

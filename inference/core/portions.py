@@ -34,7 +34,7 @@ class Portions:
         """The next step's rows; every sequence has blocks for what it computes."""
         batch = Batch()
         for sequence in running:
-            if sequence.pending == 1:
+            if sequence.pending == 1 and sequence.runnable:
                 batch.append(sequence, 1)
         leader = self._fairness.leader(now)
         budget = self._limits.token_budget - len(batch.rows)
@@ -56,7 +56,7 @@ class Portions:
 
     def _prompts(self, batch: Batch, running: Seq[Sequence], leader: str | None, budget: int, paced: int) -> int:
         """:returns: tokens used. Priorities below 0 are urgent: they are not held back."""
-        prompts = [sequence for sequence in running if sequence.pending > 1]
+        prompts = [sequence for sequence in running if sequence.pending > 1 and sequence.runnable]
         prompts.sort(key=lambda each: (each.priority, self._fairness.served(each.tenant), each.arrival))
         used = 0
         for sequence in prompts:

@@ -26,7 +26,7 @@ from inference.core.residency import Residency, Settled
 from inference.core.sequence import Sequence, State
 from inference.core.step import Row, Sampled
 from inference.core.waiting import WaitingQueue
-from inference.errors import InvalidRequest
+from inference.errors import InferenceError, InvalidRequest
 from inference.protocol import FinishReason
 
 
@@ -89,7 +89,10 @@ class Scheduler:
         self._live[sequence.request_id] = sequence
         self.fairness.join(sequence.tenant, sequence.weight)
         self._backlog.enter(sequence.tenant)
-        self.waiting.push(sequence)
+        if sequence.matcher is None:
+            self.waiting.push(sequence)
+        else:
+            sequence.state = State.PARKED
         return displaced
 
     def abort(self, request_id: str) -> Sequence | None:
@@ -98,6 +101,27 @@ class Scheduler:
         if sequence is not None:
             self._finish(sequence)
         return sequence
+
+    def compiled(self, sequence: Sequence, error: InferenceError | None) -> list[Progress]:
+        """The request's constraint is ready, or cannot be: it goes into the queue, or ends."""
+        if sequence.state is State.FINISHED:  # aborted meanwhile
+            return []
+        if error is None:
+            self.waiting.push(sequence)
+            return []
+        self._finish(sequence)
+        return [Progress(sequence, error=error)]
+
+    def drop_broken(self) -> list[Progress]:
+        """Running requests whose constraint cannot be followed any further end."""
+        broken = [
+            Progress(sequence, error=sequence.matcher.error)
+            for sequence in self.running
+            if sequence.matcher is not None and sequence.matcher.error is not None
+        ]
+        for progress in broken:
+            self._finish(progress.sequence)
+        return broken
 
     def settle(self, settled: Settled) -> list[Progress]:
         """Waiters of one adapter go back to the queue with their pin, or fail together."""
@@ -134,6 +158,9 @@ class Scheduler:
                 self._advance(sequence, len(row.tokens))
                 continue
             assert result is not None, "the runner sampled no token where one was asked for"
+            if row.mask is not None and not result.tokens:  # the mask was late
+                self._advance(sequence, len(row.tokens) - 1)
+                continue
             progress.append(self._gain(sequence, row, result))
         return progress
 
@@ -321,6 +348,8 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence) -> None:
         del self._live[sequence.request_id]
+        if sequence.matcher is not None:
+            sequence.matcher.close()
         if sequence.state is State.RUNNING:
             self._drop_blocks(sequence)
         else:

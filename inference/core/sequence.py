@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from inference.core.lookup import Lookup
 from inference.core.prefix_cache import Chain
 from inference.core.step import BASE_SLOT
 from inference.protocol import FinishReason, SamplingParams, TokenLogprob
 
+if TYPE_CHECKING:
+    from inference.constraints.matcher import Matcher
+
 
 class State(Enum):
     WAITING = "waiting"  # in the queue
-    PARKED = "parked"  # its adapter is being loaded, or waits for a slot
+    PARKED = "parked"  # its constraint is being compiled; or its adapter is being loaded, or waits for a slot
     RUNNING = "running"  # holds blocks
     FINISHED = "finished"
 
@@ -32,6 +36,7 @@ class Sequence:
     :ivar admitted: whether it has ever run; ``preempted``: how often it had to give up its blocks.
     :ivar scores: log-probabilities of the prompt's tokens from the second on, as far as they are known.
     :ivar lookup: what guesses its next tokens, if anything does.
+    :ivar matcher: what holds its text to a constraint, if anything does.
     :ivar queued_at: when it came, by the scheduler's clock; ``waited``: seconds from then until it first ran.
     """
 
@@ -59,6 +64,7 @@ class Sequence:
     preempted: int = 0
     scores: list[TokenLogprob] = field(default_factory=list)
     lookup: Lookup | None = None
+    matcher: Matcher | None = None
     queued_at: float = 0.0
     waited: float = 0.0
 
@@ -69,6 +75,11 @@ class Sequence:
     def pending(self) -> int:
         """Tokens that still need KV before the next one can be sampled; 1 while decoding."""
         return len(self.tokens) - self.computed
+
+    @property
+    def runnable(self) -> bool:
+        """Whether a row may be spent on it: a mask that takes long is not waited for."""
+        return self.matcher is None or self.matcher.ready
 
     @property
     def order(self) -> tuple[int, int]:
@@ -100,8 +111,12 @@ class Sequence:
         """One more generated token; why it is the last, if it is."""
         self.tokens.append(token)
         self.output.append(token)
-        if token in self.params.stop_token_ids or (token in ends and not self.params.ignore_eos):
+        # A constraint lets an unwanted end token through only when nothing else could follow.
+        ends_text = token in ends and (not self.params.ignore_eos or self.matcher is not None)
+        if ends_text or token in self.params.stop_token_ids:
             return "stop"
         if not self.left or len(self.tokens) >= max_model_len:
             return "length"
+        if self.matcher is not None:
+            self.matcher.advance(token)
         return None

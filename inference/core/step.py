@@ -17,6 +17,17 @@ BASE_SLOT = -1
 """The slot of a row without an adapter."""
 
 
+class Mask(Protocol):
+    """Which tokens may be chosen next; may still be in the making while the device runs."""
+
+    def take(self, seconds: float) -> bytes | None:
+        """One bit a token, least significant first, in 32-bit little-endian words, with at least one of them set.
+
+        ``None`` if it is not there within ``seconds``: the row is not sampled from, and asked for again later.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class Row:
     """One sequence's part of one step.
@@ -31,7 +42,7 @@ class Row:
     :param seed: the request's random seed, always set when ``params`` is.
     :param draft: how many of the last ``tokens`` are guesses: sample after the last known token and after each guess
         that turned out right. 0 with a ``mask``.
-    :param mask: tokens that may be chosen: one bit each, least significant first, in 32-bit little-endian words.
+    :param mask: tokens that may be chosen, joined just before sampling; ``None``: all.
     :param prompt_logprobs: report the log-probability of the prompt's token after each of ``tokens``, with this many of
         the most likely beside it.
     """
@@ -45,7 +56,7 @@ class Row:
     prompt: Sequence[int] = ()
     seed: int = 0
     draft: int = 0
-    mask: bytes | None = None
+    mask: Mask | None = None
     prompt_logprobs: int | None = None
 
 
@@ -53,7 +64,8 @@ class Row:
 class Sampled:
     """What a step found out for one row.
 
-    :param tokens: chosen tokens, in order: none in the middle of a prompt, more than one after right guesses.
+    :param tokens: chosen tokens, in order: none in the middle of a prompt or when the row's mask was late, more than
+        one after right guesses.
     :param logprobs: of ``tokens``, when ``params.logprobs`` asks for them.
     :param prompt_logprobs: of the prompt's tokens at positions ``start + 1 …``, as far as the prompt goes.
     """
