@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,7 @@ from inference.errors import (
     Overloaded,
     WorkerUnavailable,
 )
+from inference.logprob_reader import completion_entries, prompt_entries
 from inference.protocol import Delta, Usage
 
 CONNECT_SECONDS = 5.0
@@ -26,6 +28,7 @@ SILENCE_SECONDS = 120.0
 hold its tenant's lease for ever. The longest wait in a worker's queue counts too."""
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 _DONE = b"[DONE]"
+_LOGPROBS = {"logprobs", "prompt_logprobs"}
 
 
 class WorkerClient:
@@ -47,10 +50,12 @@ class WorkerClient:
         """Stream one completion. ``body`` is that of ``/v1/completions``; streaming, usage and ids are switched on.
 
         The last delta has ``usage`` (and no text). Closing the iterator early aborts the request at the worker.
+        ``echo`` is not understood here: ask for ``prompt_logprobs``.
         """
-        content = orjson.dumps(
-            {**body, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
-        )
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+        if body.get("logprobs") is not None:
+            asked["return_tokens_as_token_ids"] = True
+        content = orjson.dumps(asked)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         try:
             response = await self._session.post(
@@ -66,7 +71,7 @@ class WorkerClient:
                 if data == _DONE:
                     finished = True
                     return
-                yield _delta(data)
+                yield _delta(data, body)
             raise WorkerUnavailable("The worker broke off before the end of the stream")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise WorkerUnavailable(f"The worker broke off: {type(error).__name__}") from error
@@ -143,7 +148,8 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield line[6:].rstrip(b"\r")
 
 
-def _delta(data: bytes) -> Delta:
+def _delta(data: bytes, body: Mapping[str, Any]) -> Delta:
+    """:param body: what was asked for."""
     try:
         event = orjson.loads(data)
         if "error" in event:
@@ -153,15 +159,26 @@ def _delta(data: bytes) -> Delta:
         if not choices:
             return Delta("", usage=_usage(usage))
         choice = choices[0]
-        return Delta(
+        delta = Delta(
             choice["text"],
             tuple(choice.get("token_ids") or ()),
             choice.get("finish_reason"),
             _usage(usage) if usage else None,
             choice.get("index", 0),
         )
+        return delta if body.keys().isdisjoint(_LOGPROBS) else _with_logprobs(delta, choice, body)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise WorkerUnavailable("The worker sent an event that is not understood") from error
+
+
+def _with_logprobs(delta: Delta, choice: Mapping[str, Any], body: Mapping[str, Any]) -> Delta:
+    logprobs, scores = choice.get("logprobs"), choice.get("prompt_logprobs")
+    if logprobs is not None:
+        entries = completion_entries(logprobs, body["logprobs"])
+        delta = replace(delta, logprobs=entries, offsets=tuple(logprobs["text_offset"]))
+    if scores is not None:
+        delta = replace(delta, prompt_logprobs=prompt_entries(scores, body["prompt"], body["prompt_logprobs"]))
+    return delta
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inference.logprob_reader import BY_ID
 from inference.prompt import Detokenizer, PromptRenderer
 from inference.protocol import Delta, TokenLogprob
 
 LEAST_LOGPROB = -9999.0
 """What OpenAI writes for a token that is next to impossible; JSON has no infinity."""
-
-BY_ID = "token_id:"
 
 
 class LogprobShapes:
@@ -94,7 +93,8 @@ class LogprobShapes:
             for rank, (token, logprob) in enumerate(entry.top, start=1)
         }
         chosen = {"logprob": _finite(entry.logprob), "rank": None, "decoded_token": self._tokens.text(entry.token)}
-        return {str(entry.token): candidates.get(str(entry.token), chosen), **candidates}
+        candidates.setdefault(str(entry.token), chosen)
+        return candidates
 
 
 @dataclass(frozen=True, slots=True)

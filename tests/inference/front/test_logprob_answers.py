@@ -11,7 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from inference.client import WorkerClient
 from inference.prompt import PromptRenderer
+from inference.protocol import TokenLogprob, joined
 from tests.inference.front.actors import TinyWorker
 from tests.inference.front.answers import CHAT, COMPLETIONS, gathered, merged, post
 
@@ -236,3 +238,31 @@ async def test_contradictions_name_their_field(tiny_worker: TinyWorker, session:
         base: dict[str, Any] = {"messages": MESSAGES} if path == CHAT else {"prompt": "a"}
         status, answer = await post(session, tiny_worker, path, {**base, "max_tokens": 2, **fields})
         assert (status, answer["error"]["param"]) == (400, param), answer
+
+
+async def test_a_client_reads_back_what_the_core_found(
+    tiny_worker: TinyWorker, session: aiohttp.ClientSession, renderer: PromptRenderer, model: Any
+) -> None:
+    ids = renderer.encode(TEXT, add_special_tokens=True)
+    body = {"model": tiny_worker.model, "prompt": ids, "max_tokens": 6, "logprobs": 4, "prompt_logprobs": 2, "n": 2}
+    client = WorkerClient(tiny_worker.url, session)
+    deltas = [delta async for delta in client.generate(body, tiny_worker.signer.token())]
+    for index in (0, 1):
+        whole = joined([delta for delta in deltas if delta.index == index and not delta.usage])
+        assert whole.logprobs is not None
+        assert [entry.token for entry in whole.logprobs] == list(whole.token_ids)
+        assert len(whole.offsets or ()) == len(whole.token_ids)
+        expected = distributions(model, [*ids, *whole.token_ids])
+        for place, entry in enumerate(whole.logprobs, start=len(ids) - 1):
+            check(entry, expected[place], 4)
+        assert whole.prompt_logprobs is not None
+        assert [entry.token for entry in whole.prompt_logprobs] == ids[1:]
+        for place, entry in enumerate(whole.prompt_logprobs):
+            check(entry, expected[place], 2)
+
+
+def check(entry: TokenLogprob, distribution: torch.Tensor, top: int) -> None:
+    best = distribution.topk(top)
+    assert entry.logprob == pytest.approx(float(distribution[entry.token]), abs=1e-4)
+    assert [token for token, _ in entry.top] == best.indices.tolist()
+    assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
