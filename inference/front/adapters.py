@@ -13,8 +13,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from inference.adapter_format import content_digest, store_path
 from inference.errors import AdapterNotFound
-from inference.front.bodies import boolean, checked, invalid, load_object, messages, text, token_ids
+from inference.front.bodies import checked, load_object
 from inference.front.errors import ApiError
+from inference.front.field_checks import boolean, invalid, messages, text, token_ids
 from inference.front.service import Service
 
 STARTED = int(time.time())

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from inference.front.errors import ApiError
+from inference.front.field_checks import (
+    Check,
+    any_text,
+    boolean,
+    integer,
+    invalid,
+    logit_bias,
+    messages,
+    neutral,
+    number,
+    prompt,
+    stop,
+    stream_options,
+    text,
+    token_ids,
+)
 from inference.protocol import SamplingParams
 
-MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 1000
 MAX_LOGPROBS = 20
 MAX_CHOICES = 16
-Check = Callable[[str, Any], Any]
+MAX_PROMPT_LOGPROBS = 65_536
+"""Numbers that one prompt may be answered with: they leave in one event, of some megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +60,6 @@ class GenerateBody:
     priority: int | None
 
 
-def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
-    return ApiError(400, message, code, param)
-
-
 def load_object(raw: bytes) -> dict[str, Any]:
     """The JSON object of a body."""
     try:
@@ -61,159 +71,57 @@ def load_object(raw: bytes) -> dict[str, Any]:
     return data
 
 
-def _number(low: float, high: float, *, open_low: bool = False) -> Check:
-    def check(name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise invalid(name, f"{name} must be a number")
-        if not low <= value <= high or (open_low and value == low):
-            raise invalid(name, f"{name} must be {'above' if open_low else 'at least'} {low} and at most {high}")
-        return float(value)
-
-    return check
-
-
-def _integer(low: int, high: int) -> Check:
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise invalid(name, f"{name} must be an integer")
-        if not low <= value <= high:
-            raise invalid(name, f"{name} must lie between {low} and {high}")
-        return value
-
-    return check
-
-
-def boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise invalid(name, f"{name} must be true or false")
-    return value
-
-
-def text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise invalid(name, f"{name} must be text and not empty")
-    return value
-
-
-def _any_text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise invalid(name, f"{name} must be text")
-    return value
-
-
-def _neutral(*allowed: Any) -> Check:
-    """A field that is not implemented: only the values that ask for nothing pass."""
-
-    def check(name: str, value: Any) -> None:
-        if not any(value == neutral and type(value) is type(neutral) for neutral in allowed):
-            raise invalid(name, f"{name} is not supported by this worker", "unsupported_parameter")
-
-    return check
-
-
-def _stop(name: str, value: Any) -> tuple[str, ...]:
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise invalid(name, f"{name} must be text or a list of at most {MAX_STOPS} texts")
-    for stop in stops:
-        if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-            raise invalid(name, f"{name}: each must be text of 1 to {MAX_STOP_CHARACTERS} characters")
-    return tuple(stops)
-
-
-def token_ids(name: str, value: Any) -> list[int]:
-    if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
-        raise invalid(name, f"{name} must be a list of token ids")
-    return value
-
-
-def _logit_bias(name: str, value: Any) -> dict[int, float]:
-    if not isinstance(value, dict) or len(value) > 1024:
-        raise invalid(name, f"{name} must be an object of at most 1024 tokens")
-    bias = {}
-    for token, amount in value.items():
-        if not (token.isascii() and token.isdigit() and len(token) < 10):
-            raise invalid(name, f"{name}: {token[:32]!r} is not a token id")
-        bias[int(token)] = _number(-100, 100)(name, amount)
-    return bias
-
-
-def _stream_options(name: str, value: Any) -> bool:
-    if not isinstance(value, dict):
-        raise invalid(name, f"{name} must be an object")
-    for key in value:
-        if key != "include_usage":
-            raise invalid(f"{name}.{key}", f"Unknown field {name}.{key}", "unknown_parameter")
-    return boolean(f"{name}.include_usage", value.get("include_usage", False))
-
-
-def _prompt(name: str, value: Any) -> str | list[int]:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]  # a batch of one
-    if isinstance(value, list) and value and isinstance(value[0], str | list):
-        raise invalid(name, "More than one prompt in a request is not supported", "unsupported_parameter")
-    if not value:
-        raise invalid(name, "prompt must not be empty")
-    return value if isinstance(value, str) else token_ids(name, value)
-
-
-def messages(name: str, value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
-        raise invalid(name, f"{name} must be a list of messages and not empty")
-    return value
-
-
 _SAMPLING: dict[str, Check] = {
-    "temperature": _number(0, 2),
-    "top_p": _number(0, 1, open_low=True),
-    "top_k": lambda name, value: max(0, _integer(-1, 1 << 30)(name, value)),
-    "min_p": _number(0, 1),
-    "presence_penalty": _number(-2, 2),
-    "frequency_penalty": _number(-2, 2),
-    "repetition_penalty": _number(0, 10, open_low=True),
-    "logit_bias": _logit_bias,
-    "seed": _integer(-(1 << 63), (1 << 63) - 1),
-    "stop": _stop,
+    "temperature": number(0, 2),
+    "top_p": number(0, 1, open_low=True),
+    "top_k": lambda name, value: max(0, integer(-1, 1 << 30)(name, value)),
+    "min_p": number(0, 1),
+    "presence_penalty": number(-2, 2),
+    "frequency_penalty": number(-2, 2),
+    "repetition_penalty": number(0, 10, open_low=True),
+    "logit_bias": logit_bias,
+    "seed": integer(-(1 << 63), (1 << 63) - 1),
+    "stop": stop,
     "stop_token_ids": lambda name, value: tuple(token_ids(name, value)),
     "ignore_eos": boolean,
-    "min_tokens": _integer(0, 1 << 30),
+    "min_tokens": integer(0, 1 << 30),
 }
 _COMMON: dict[str, Check] = {
     **_SAMPLING,
     "model": text,
-    "max_tokens": _integer(1, 1 << 30),
+    "max_tokens": integer(1, 1 << 30),
     "stream": boolean,
-    "stream_options": _stream_options,
+    "stream_options": stream_options,
     "return_token_ids": boolean,
     "add_special_tokens": boolean,
     "cache_salt": text,
-    "priority": _integer(-(1 << 31), (1 << 31) - 1),
-    "user": _any_text,
-    "n": _integer(1, MAX_CHOICES),
-    "prompt_logprobs": _integer(0, MAX_LOGPROBS),
+    "priority": integer(-(1 << 31), (1 << 31) - 1),
+    "user": any_text,
+    "n": integer(1, MAX_CHOICES),
+    "prompt_logprobs": integer(0, MAX_LOGPROBS),
     "return_tokens_as_token_ids": boolean,
 }
 _COMPLETION: dict[str, Check] = {
     **_COMMON,
-    "prompt": _prompt,
-    "max_tokens": _integer(0, 1 << 30),
+    "prompt": prompt,
+    "max_tokens": integer(0, 1 << 30),
     "echo": boolean,
-    "best_of": _integer(1, MAX_CHOICES),
-    "suffix": _neutral(""),
-    "logprobs": _integer(0, MAX_LOGPROBS),
+    "best_of": integer(1, MAX_CHOICES),
+    "suffix": neutral(""),
+    "logprobs": integer(0, MAX_LOGPROBS),
 }
 _CHAT: dict[str, Check] = {
     **_COMMON,
     "messages": messages,
-    "max_completion_tokens": _integer(1, 1 << 30),
+    "max_completion_tokens": integer(1, 1 << 30),
     "logprobs": boolean,
-    "top_logprobs": _integer(0, MAX_LOGPROBS),
-    "tools": _neutral(),
-    "tool_choice": _neutral("none"),
-    "parallel_tool_calls": _neutral(),
-    "functions": _neutral(),
-    "function_call": _neutral("none"),
-    "response_format": _neutral({"type": "text"}),
+    "top_logprobs": integer(0, MAX_LOGPROBS),
+    "tools": neutral(),
+    "tool_choice": neutral("none"),
+    "parallel_tool_calls": neutral(),
+    "functions": neutral(),
+    "function_call": neutral("none"),
+    "response_format": neutral({"type": "text"}),
 }
 
 
@@ -279,10 +187,22 @@ def _logprobs(values: Mapping[str, Any], *, chat: bool) -> dict[str, int | None]
         count = values.get("top_logprobs", 0) if values.get("logprobs") else None
     else:
         count = values.get("logprobs")
-    prompt = values.get("prompt_logprobs")
+    scores = values.get("prompt_logprobs")
     if values.get("echo") and count is not None:
-        prompt = max(count, prompt or 0)
-    return {"logprobs": count, "prompt_logprobs": prompt}
+        scores = max(count, scores or 0)
+    return {"logprobs": count, "prompt_logprobs": scores}
+
+
+def check_scores(body: GenerateBody, prompt_tokens: int) -> None:
+    """Raises :class:`ApiError` when a prompt's log-probabilities are too many for one answer."""
+    top = body.sampling["prompt_logprobs"]
+    if top is not None and prompt_tokens * (top + 1) > MAX_PROMPT_LOGPROBS:
+        field = "prompt_logprobs" if body.shows_prompt_logprobs else "logprobs"
+        raise invalid(
+            field,
+            f"{field}: {top} beside each of {prompt_tokens} prompt tokens are more than the "
+            f"{MAX_PROMPT_LOGPROBS} log-probabilities that one answer may hold",
+        )
 
 
 def sampling_params(body: GenerateBody, max_tokens: int, vocab_size: int) -> SamplingParams:

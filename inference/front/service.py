@@ -11,10 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from inference.core.messages import Submit
 from inference.errors import GrantRefused, InvalidRequest
-from inference.front.bodies import GenerateBody, invalid, sampling_params
+from inference.front.bodies import GenerateBody, check_scores, sampling_params
 from inference.front.choices import Choices, choice_seed
 from inference.front.core_link import NO_SLOTS, CoreLink
 from inference.front.errors import ApiError
+from inference.front.field_checks import invalid
 from inference.front.generation import Generation
 from inference.front.metrics import FrontMetrics
 from inference.grants import GrantVerifier, check_agreement
@@ -95,6 +96,7 @@ class Service:
             priority=body.priority,
         )
         params = sampling_params(body, self._max_tokens(body, grant, len(prompt)), self.link.ready.vocab_size)
+        check_scores(body, len(prompt))
         if self.draining:
             raise ApiError(503, "The worker is shutting down", "draining", retry_after=1)
         self.verifier.use(grant)

@@ -12,6 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from inference.client import WorkerClient
+from inference.front.bodies import MAX_PROMPT_LOGPROBS, check_scores, generate_body
+from inference.front.errors import ApiError
 from inference.prompt import PromptRenderer
 from inference.protocol import TokenLogprob, joined
 from tests.inference.front.actors import TinyWorker
@@ -238,6 +240,18 @@ async def test_contradictions_name_their_field(tiny_worker: TinyWorker, session:
         base: dict[str, Any] = {"messages": MESSAGES} if path == CHAT else {"prompt": "a"}
         status, answer = await post(session, tiny_worker, path, {**base, "max_tokens": 2, **fields})
         assert (status, answer["error"]["param"]) == (400, param), answer
+
+
+def test_a_prompts_logprobs_fit_into_one_answer() -> None:
+    body = generate_body(b'{"model": "m", "prompt": [1], "prompt_logprobs": 20}', chat=False)
+    check_scores(body, MAX_PROMPT_LOGPROBS // 21)
+    with pytest.raises(ApiError) as caught:
+        check_scores(body, MAX_PROMPT_LOGPROBS // 21 + 1)
+    assert (caught.value.status, caught.value.param) == (400, "prompt_logprobs")
+    body = generate_body(b'{"model": "m", "prompt": [1], "logprobs": 0, "echo": true}', chat=False)
+    with pytest.raises(ApiError) as caught:
+        check_scores(body, MAX_PROMPT_LOGPROBS + 1)
+    assert caught.value.param == "logprobs"
 
 
 async def test_a_client_reads_back_what_the_core_found(
