@@ -30,6 +30,23 @@ _BLOCK = {
     "ffn_down": "mlp.down_proj",
 }
 _NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.weight")
+# Keys that change the arithmetic, and the values that do not.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "llama.rope.scaling.type": (None, "none", "linear"),
+    "llama.expert_count": (None, 0),
+    "llama.attention.sliding_window": (None, 0),
+    "llama.attention.scale": (None,),
+    "llama.logit_scale": (None, 1.0),
+    "llama.embedding_scale": (None, 1.0),
+    "llama.residual_scale": (None, 1.0),
+}
+_ROPE_FACTORS = "rope_freqs.weight"
+_LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 # token_type values of llama.cpp's vocabulary
 _CONTROL, _USER_DEFINED = 3, 4
 
@@ -47,9 +64,11 @@ class GgufFile:
         architecture = self._field("general.architecture")
         if architecture != "llama":
             raise UnsupportedModel(f"{path.name}: GGUF architecture {architecture!r}; only 'llama' can be converted")
-        for key in ("llama.rope.scaling.type", "llama.expert_count"):
-            if self._field(key, None) not in (None, "none", 0):
-                raise UnsupportedModel(f"{path.name}: {key} is not supported in a GGUF; register the HF directory")
+        for key, neutral in _NEUTRAL.items():
+            if self._field(key, None) not in neutral:
+                raise UnsupportedModel(
+                    f"{path.name}: {key} {self._field(key)!r} is not supported in a GGUF; register the HF directory"
+                )
 
     def config(self) -> dict[str, Any]:
         """``config.json``."""
@@ -68,12 +87,13 @@ class GgufFile:
             "max_position_embeddings": self._field("llama.context_length"),
             # stored as float32: seven significant digits are what was meant (9.999999747378752e-06 is 1e-05)
             "rms_norm_eps": float(f"{self._field('llama.attention.layer_norm_rms_epsilon'):.7g}"),
-            "rope_theta": float(f"{self._field('llama.rope.freq_base', 10_000.0):.7g}"),
+            "rope_theta": self._rope_theta(),
             "hidden_act": "silu",
             "attention_bias": False,
             "mlp_bias": False,
             "tie_word_embeddings": not any(tensor.name == "output.weight" for tensor in self._reader.tensors),
             "torch_dtype": "float32",
+            **self._rope_scaling(),
             **self._special_ids(),
         }
 
@@ -85,6 +105,8 @@ class GgufFile:
         kv_heads = self._field("llama.attention.head_count_kv", heads)
         result: dict[str, npt.NDArray[np.float32]] = {}
         for tensor in self._reader.tensors:
+            if tensor.name == _ROPE_FACTORS:
+                continue  # the configuration says the same
             name = _hf_name(tensor.name)
             try:
                 values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
@@ -97,6 +119,21 @@ class GgufFile:
                 values = _deinterleave(values, kv_heads)
             result[name] = np.ascontiguousarray(values, dtype=np.float32)
         return result
+
+    def _rope_theta(self) -> float:
+        return float(f"{self._field('llama.rope.freq_base', 10_000.0):.7g}")
+
+    def _rope_scaling(self) -> dict[str, Any]:
+        """Llama 3's scaling is stored as its result, one divisor a frequency: find the settings, and check them."""
+        if self._field("llama.rope.scaling.type", "none") == "linear":
+            return {"rope_scaling": {"rope_type": "linear", "factor": float(self._field("llama.rope.scaling.factor"))}}
+        stored = next((tensor.data for tensor in self._reader.tensors if tensor.name == _ROPE_FACTORS), None)
+        if stored is None:
+            return {}
+        factor = float(np.max(stored))
+        if not np.allclose(_llama3_divisors(self._rope_theta(), 2 * len(stored), factor), stored, rtol=1e-4):
+            raise UnsupportedModel(f"tensor {_ROPE_FACTORS}: not Llama 3's rope scaling; register the HF directory")
+        return {"rope_scaling": _LLAMA3 | {"factor": factor}}
 
     def chat_template(self) -> str | None:
         return cast("str | None", self._field("tokenizer.chat_template", None))
@@ -170,6 +207,15 @@ def _deinterleave(weight: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np
     """``[heads·D, in]``: rows of a head from (pair, half) order back to (half, pair) order."""
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _llama3_divisors(theta: float, head_dim: int, factor: float) -> npt.NDArray[np.float64]:
+    """By what Llama 3 divides each frequency: 1 for short wavelengths, ``factor`` for long ones, a ramp between."""
+    wavelengths = 2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
+    turns = _LLAMA3["original_max_position_embeddings"] / wavelengths
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return cast("npt.NDArray[np.float64]", 1 / ((1 - smooth) / factor + smooth))
 
 
 def _pre_tokenizer(name: str) -> Any:
