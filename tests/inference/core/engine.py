@@ -78,6 +78,7 @@ class Engine:
         self.scores: dict[str, list[TokenLogprob]] = {}
         self.trace: list[list[tuple[str, int, int, int]]] = []
         self._writers: dict[int, str] = {}
+        self._declared: set[tuple[str | None, tuple[int, ...]]] = set()
 
     def add(
         self, name: str, prompt: list[int], max_tokens: int = 8, *, params: dict[str, Any] | None = None, **values: Any
@@ -121,15 +122,26 @@ class Engine:
             assert name not in self.done
             self.done[name] = gained
 
+    def declare(self, adapter: str | None, tokens: list[int]) -> str:
+        """Make a prefix public; from now on anybody may read its full blocks."""
+        size = self.runner.block_size
+        self._declared |= {(adapter, tuple(tokens[:end])) for end in range(size, len(tokens) + 1, size)}
+        return self.scheduler.cache.declare(adapter, tokens)
+
     def _check_writers(self, batch: Batch) -> None:
-        """Nobody reads a block that another namespace wrote."""
+        """Nobody reads a block that another namespace wrote, but for what was declared public."""
         size = self.runner.block_size
         for sequence, row in zip(batch.sequences, batch.rows, strict=True):
             for block in row.block_table[row.start // size : (row.start + len(row.tokens) - 1) // size + 1]:
                 self._writers[block] = sequence.namespace
         for sequence, row in zip(batch.sequences, batch.rows, strict=True):
-            for block in row.block_table[: -(-row.start // size)]:
-                assert self._writers[block] == sequence.namespace, "a read across namespaces"
+            for index, block in enumerate(row.block_table[: -(-row.start // size)]):
+                read = (sequence.adapter, tuple(sequence.tokens[: (index + 1) * size]))
+                assert self._writers[block] == sequence.namespace or read in self._declared, "a read across namespaces"
+
+    def expected_scores(self, prompt: list[int], adapter: str | None) -> list[TokenLogprob]:
+        ends = range(2, len(prompt) + 1)
+        return [TokenLogprob(prompt[end - 1], self.runner.score(prompt[:end], adapter or "")) for end in ends]
 
     def drain(self, limit: int = 10_000) -> None:
         for _ in range(limit):

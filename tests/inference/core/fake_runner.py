@@ -32,18 +32,22 @@ class FakeRunner:
         vocab_size: int = 50,
         eos: int | None = 0,
         step_seconds: float = 0.0,
+        memory: int | None = None,
     ) -> None:
+        """:param memory: how many of the last tokens decide about the next; few of them make texts that repeat."""
         self.num_blocks, self.block_size, self.num_slots = num_blocks, block_size, num_slots
         self.max_model_len, self.vocab_size = max_model_len, vocab_size
         self.eos_token_ids = frozenset() if eos is None else frozenset([eos])
         self.step_seconds = step_seconds
+        self.memory = memory
         self.slots: dict[int, str] = {}
         self.pool: dict[int, tuple[int, int, str]] = {}
         self.steps = 0
         self.max_rows = 0
 
     def next_token(self, tokens: Sequence[int], adapter: str) -> int:
-        return zlib.crc32(repr((list(tokens), adapter)).encode()) % self.vocab_size
+        known = tokens if self.memory is None else tokens[-self.memory :]
+        return zlib.crc32(repr((list(known), adapter)).encode()) % self.vocab_size
 
     def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
         if self.step_seconds:

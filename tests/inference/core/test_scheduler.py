@@ -2,68 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 from typing import Any
 
 import pytest
 
-from inference.core.shares import ShareRules
-from inference.errors import AdapterInvalid, AdapterNotFound, InvalidRequest, Overloaded
+from inference.errors import AdapterNotFound, InvalidRequest, Overloaded
 from tests.inference.core.engine import Engine
 from tests.inference.core.fake_runner import FakeRunner
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_traffic_is_exact_and_leaks_nothing(seed: int) -> None:
-    rng = random.Random(seed)
-    runner = FakeRunner(num_blocks=rng.choice([16, 24, 64]), num_slots=rng.choice([1, 2, 4]))
-    # The longest request needs 15 blocks: 29 + 8 prompt tokens and 23 generated ones, less the last.
-    rules = ShareRules(
-        rng.choice([0, runner.num_blocks - 15]), rng.choice([None, 6]), idle_seconds=rng.choice([1.0, 600.0])
-    )
-    engine = Engine(
-        runner, broken=frozenset({"bad"}), token_budget=rng.choice([8, 12, 40]), max_waiting=40, shares=rules
-    )
-    prefixes = [[rng.randrange(1, 50) for _ in range(rng.randrange(1, 30))] for _ in range(4)]
-    asked: dict[str, tuple[list[int], str | None, int]] = {}
-    aborted: set[str] = set()
-    for number in range(6_000):
-        while rng.random() < 0.4:
-            prompt = rng.choice(prefixes)[: rng.randrange(1, 30)] + [rng.randrange(50) for _ in range(rng.randrange(9))]
-            adapter = rng.choice([None, None, "x", "y", "z", "w", "bad"])
-            max_tokens, name = rng.randrange(1, 24), f"{number}-{rng.random()}"
-            try:
-                engine.add(
-                    name, prompt, max_tokens, adapter=adapter, tenant=rng.choice("abc"), priority=rng.randrange(2)
-                )
-            except Overloaded:
-                break
-            asked[name] = (prompt, adapter, max_tokens)
-        if rng.random() < 0.1 and asked:
-            name = rng.choice(list(asked)[-40:])
-            if engine.scheduler.abort(name) is not None:
-                aborted.add(name)
-        if rng.random() < 0.02:
-            with contextlib.suppress(AdapterNotFound):
-                engine.residency.unload(rng.choice("xyzw"))
-        if engine.executor.jobs and rng.random() < 0.3:
-            engine.executor.finish(rng.randrange(len(engine.executor.jobs)))
-        engine.step()
-    engine.drain()
-    assert len(asked) > 1000
-    for name, (prompt, adapter, max_tokens) in asked.items():
-        if name in aborted:
-            assert name not in engine.done
-        elif adapter == "bad":
-            assert isinstance(engine.done[name].error, AdapterInvalid | Overloaded)
-        elif isinstance(engine.done[name].error, Overloaded):
-            assert name not in engine.outputs, "a request that had begun lost its place in the queue"
-        else:
-            assert engine.outputs[name] == engine.expected(prompt, adapter, max_tokens)
-    assert engine.scheduler.cache.hits > 0
-    if runner.num_blocks == 16:
-        assert engine.scheduler.preemptions > 0
 
 
 def test_requests_join_and_leave_between_steps() -> None:
