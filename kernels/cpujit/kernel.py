@@ -29,7 +29,10 @@ class Kernel:
 
     def __init__(self, body: Callable[[Any], None], *, contract: bool = True) -> None:
         self._body = body
-        self._options: dict[str, Any] = {"fastmath": {"contract"}} if contract else {}
+        # A body cannot raise: divided by 0, numbers are infinite as in numpy. An exception would end the loop half way.
+        self._options: dict[str, Any] = {"error_model": "numpy"}
+        if contract:
+            self._options["fastmath"] = {"contract"}
 
     @cached_property
     def address(self) -> int:
