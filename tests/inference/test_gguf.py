@@ -40,9 +40,7 @@ LLAMA3 = {
 }
 
 
-def write_gguf(
-    model_dir: Path, out: Path, extra: dict[str, Any] | None = None, rope: list[float] | None = None
-) -> Path:
+def write_gguf(model_dir: Path, out: Path, extra: dict[str, Any], rope: list[float] | None) -> Path:
     """As llama.cpp's own converter lays a Llama model out, in float32."""
     config = json.loads((model_dir / "config.json").read_text())
     tokenizer = json.loads((model_dir / "tokenizer.json").read_text())
@@ -64,10 +62,10 @@ def write_gguf(
     writer.add_token_types([3 if token in special else 1 for token in vocabulary])
     writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
     writer.add_eos_token_id(2)
-    for key, value in (extra or {}).items():
+    for key, value in extra.items():
         (writer.add_string if isinstance(value, str) else writer.add_float32)(key, value)
-    for name, values in load_file(model_dir / "model.safetensors").items():
-        module = name.removesuffix(".weight")
+    for name, stored in load_file(model_dir / "model.safetensors").items():
+        module, values = name.removesuffix(".weight"), stored
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}.get(module[-6:])
         prefix = ""
         if module.startswith("model.layers."):
