@@ -13,7 +13,7 @@ from torch import Tensor
 from inference.adapters.host import HostAdapter, read_adapter
 from inference.adapters.slots import AdapterSlots
 from inference.attention.base import AttentionBackend
-from inference.attention.torch_backend import TorchAttention
+from inference.attention.make import make_attention
 from inference.core.step import Row, Sampled
 from inference.errors import ConfigError, InferenceError
 from inference.logprobs import slice_rows, token_logprobs
@@ -85,16 +85,8 @@ class TorchRunner:
         config = decoder.config
         if max_model_len > config.max_position:
             raise ConfigError(f"max_model_len {max_model_len} exceeds the model's {config.max_position}")
-        attention = TorchAttention(
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            device=place,
-            dtype=kind,
-            windows=config.windows,
+        attention = make_attention(
+            config, num_blocks=num_blocks, block_size=block_size, device=place, dtype=kind
         )
         return cls(
             decoder,
