@@ -66,9 +66,14 @@ SELECT k.id, k.digest, k.pepper_version, k.member_id, t.id, t.slug,
    AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
 """
 
-# Base models on the tenant's allowlist, and on top of them its own adapters and those it was allowed.
+# Base models on the tenant's allowlist, and on top of them its own adapters and those it was allowed; without what the
+# key, or the member it belongs to, is kept from.
 _MODELS = """
-WITH base AS (
+WITH caller AS (
+    SELECT k.only_models, k.only_adapters, m.only_models AS member_models, m.only_adapters AS member_adapters
+      FROM tenants_apikey k LEFT JOIN tenants_member m ON m.id = k.member_id
+     WHERE k.id = %(key)s
+), base AS (
     SELECT m.* FROM tenants_basemodel m JOIN tenants_modelallowance a ON a.base_model_id = m.id
      WHERE a.tenant_id = %(tenant)s AND m.state = 'active'
 ), usable AS (
@@ -79,7 +84,8 @@ WITH base AS (
 )
 SELECT b.name, b.id, b.directory, b.fingerprint, b.context_length, NULL::bigint, NULL::text,
        extract(epoch FROM b.created_at)::bigint
-  FROM base b
+  FROM base b CROSS JOIN caller c
+ WHERE coalesce(b.id = ANY (c.only_models), true) AND coalesce(b.id = ANY (c.member_models), true)
 UNION ALL
 SELECT t.slug || '/' || u.name, b.id, b.directory, b.fingerprint, b.context_length, v.id, v.digest,
        extract(epoch FROM v.created_at)::bigint
@@ -87,6 +93,8 @@ SELECT t.slug || '/' || u.name, b.id, b.directory, b.fingerprint, b.context_leng
   JOIN base b ON b.id = u.base_model_id
   JOIN tenants_adapterversion v ON v.id = u.current_id AND v.state = 'ready'
   JOIN tenants_tenant t ON t.id = u.tenant_id
+ CROSS JOIN caller c
+ WHERE coalesce(u.id = ANY (c.only_adapters), true) AND coalesce(u.id = ANY (c.member_adapters), true)
  ORDER BY 1
 """
 
@@ -115,7 +123,7 @@ async def authenticate(pool: Pool, secret: str) -> Access:
         key_id, digest, pepper_version, member_id, tenant_id, slug, stale = row
         if not keys.matches(parsed.secret, bytes(digest), pepper_version):
             raise InvalidKey
-        models = await _models(connection, tenant_id)
+        models = await _models(connection, tenant_id, key_id)
         if stale:
             await connection.execute(_TOUCH, (key_id,))
     return Access(key_id, tenant_id, slug, member_id, models)
@@ -128,10 +136,10 @@ async def access_of_key(pool: Pool, key_id: int) -> Access:
         if row is None:
             raise InvalidKey
         _, _, _, member_id, tenant_id, slug, _ = row
-        models = await _models(connection, tenant_id)
+        models = await _models(connection, tenant_id, key_id)
     return Access(key_id, tenant_id, slug, member_id, models)
 
 
-async def _models(connection: AsyncConnection[TupleRow], tenant_id: UUID) -> dict[str, ServedModel]:
-    rows = await (await connection.execute(_MODELS, {"tenant": tenant_id})).fetchall()
+async def _models(connection: AsyncConnection[TupleRow], tenant_id: UUID, key_id: int) -> dict[str, ServedModel]:
+    rows = await (await connection.execute(_MODELS, {"tenant": tenant_id, "key": key_id})).fetchall()
     return {model.id: model for model in map(_served, rows)}

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from tenants.admission import LimitState
+    from tenants.limit_state import LimitState
 
 
 class TenantsError(Exception):
@@ -43,18 +43,21 @@ class ModelNotFound(TenantsError):
 class Denied(TenantsError):
     """Admission refused a request; nothing was consumed.
 
-    :param code: ``rate_limit_exceeded``, ``concurrency_limit_exceeded`` (429); ``context_length_exceeded``,
-        ``max_output_tokens_exceeded``, ``invalid_value`` (400); ``tenant_suspended`` (403); ``key_revoked`` (401);
-        ``model_not_found`` (404).
+    :param code: ``rate_limit_exceeded``, ``concurrency_limit_exceeded``, ``insufficient_quota`` (429);
+        ``context_length_exceeded``, ``max_output_tokens_exceeded``, ``invalid_value`` (400); ``tenant_suspended``
+        (403); ``key_revoked`` (401); ``model_not_found`` (404).
     :param limit: name of the limit that was hit (``requests_per_minute``, …) or ``None``.
+    :param subject: whose limit it is: ``tenant``, ``member``, ``key``; ``model`` for its context; or ``None``.
+    :param remaining: how much of that limit is left, in its own unit (requests, tokens, micro-units).
     :param param: the request field at fault, or ``None``. The prompt is called ``messages`` here.
     :param retry_after: seconds until the same request can be admitted, as far as is known; ``None``: never by waiting.
-    :param limits: the tenant's limits as they stand, ``None`` where the key or tenant itself was refused.
+    :param limits: the caller's limits as they stand, ``None`` where the key or tenant itself was refused.
     """
 
     STATUS: ClassVar[dict[str, int]] = {
         "rate_limit_exceeded": 429,
         "concurrency_limit_exceeded": 429,
+        "insufficient_quota": 429,
         "context_length_exceeded": 400,
         "max_output_tokens_exceeded": 400,
         "invalid_value": 400,
@@ -69,6 +72,8 @@ class Denied(TenantsError):
         message: str,
         *,
         limit: str | None = None,
+        subject: str | None = None,
+        remaining: int | None = None,
         param: str | None = None,
         retry_after: float | None = None,
         limits: LimitState | None = None,
@@ -77,6 +82,8 @@ class Denied(TenantsError):
         self.code = code
         self.message = message
         self.limit = limit
+        self.subject = subject
+        self.remaining = remaining
         self.param = param
         self.retry_after = retry_after
         self.limits = limits

@@ -25,8 +25,9 @@ from gateway.services import MOST_RUNNING, Services
 from inference.errors import EngineDead, Overloaded, WorkerUnavailable
 from inference.protocol import Delta, Usage
 from tenants.access import Access, ServedModel
-from tenants.admission import Admitted, LimitState, admit
+from tenants.admission import Admitted, admit
 from tenants.errors import Denied
+from tenants.limit_state import LimitState
 from tenants.settlement import Outcome, settle
 
 logger = logging.getLogger(__name__)

@@ -129,7 +129,12 @@ def _tenant(error: tenants_errors.TenantsError) -> ApiError:
             return ApiError(404, "model_not_found", str(error), "model")
         case tenants_errors.Denied():
             code = "invalid_api_key" if error.code == "key_revoked" else error.code
-            return ApiError(error.status, code, error.message, error.param, retry_after=error.retry_after)
+            # Waiting for a quota takes hours, and a request that no bucket can hold will never fit.
+            hopeless = error.code == "insufficient_quota" or (error.status == 429 and error.retry_after is None)
+            headers = {"x-should-retry": "false"} if hopeless else {}
+            return ApiError(
+                error.status, code, error.message, error.param, retry_after=error.retry_after, headers=headers
+            )
         case _:
             logger.error("unexpected error", exc_info=error)
             return internal_error()

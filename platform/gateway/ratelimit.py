@@ -1,16 +1,28 @@
 from __future__ import annotations
 
-from tenants.admission import LimitState
+from tenants.limit_state import LimitState
 
 
 def rate_limit_headers(limits: LimitState | None) -> dict[str, str]:
-    """OpenAI's ``x-ratelimit-*`` headers; nothing where the tenant's requests are not limited."""
-    if limits is None or limits.limit_requests is None:
+    """OpenAI's ``x-ratelimit-*`` headers, of requests and of tokens; nothing of what is not limited."""
+    if limits is None:
+        return {}
+    headers = {
+        **_of("requests", limits.limit_requests, limits.remaining_requests, limits.reset_requests_seconds),
+        **_of("tokens", limits.limit_tokens, limits.remaining_tokens, limits.reset_tokens_seconds),
+    }
+    if limits.over_soft_budget:
+        headers["x-loraplex-warning"] = "the soft budget of this month is used up"
+    return headers
+
+
+def _of(what: str, limit: int | None, remaining: int | None, reset_seconds: float | None) -> dict[str, str]:
+    if limit is None:
         return {}
     return {
-        "x-ratelimit-limit-requests": str(limits.limit_requests),
-        "x-ratelimit-remaining-requests": str(limits.remaining_requests or 0),
-        "x-ratelimit-reset-requests": duration(limits.reset_requests_seconds or 0.0),
+        f"x-ratelimit-limit-{what}": str(limit),
+        f"x-ratelimit-remaining-{what}": str(max(remaining or 0, 0)),
+        f"x-ratelimit-reset-{what}": duration(reset_seconds or 0.0),
     }
 
 

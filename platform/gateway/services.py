@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -14,11 +14,12 @@ from psycopg_pool import PoolTimeout
 
 from fleet.router import Router
 from gateway.auth import KeyCache
-from gateway.errors import ApiError, invalid_key, shutting_down
+from gateway.errors import ApiError, invalid_key, overloaded, shutting_down
 from gateway.renderers import Renderers
+from tenants import denials
 from tenants.admission import LEASE
 from tenants.db import Pool, open_pool
-from tenants.settlement import checkpoint
+from tenants.settlement import StopReason, checkpoint
 
 if TYPE_CHECKING:
     from gateway.chat import Run
@@ -29,6 +30,11 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 1.0
 CHECKPOINT_DEADLINE = 5.0
 """A database that hangs counts as one that is gone: leases run out either way."""
+
+_STOPPED: dict[StopReason, Callable[[], ApiError]] = {
+    "revoked": lambda: invalid_key("The API key was revoked or its account suspended."),
+    "lost": lambda: overloaded("The service lost track of this request; try again."),
+}
 
 MOST_RUNNING = 4096
 """Requests in flight in one process; more are refused with 503 instead of queueing without bound."""
@@ -80,6 +86,7 @@ class Services:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self.session.close()
+        await denials.flush(self.pool)
         await self.pool.close()
 
     def enter(self, run: Run) -> None:
@@ -133,11 +140,11 @@ class Services:
                     await self.stop_all(ApiError(503, "overloaded", "The service lost its database."), within=1.0)
                 continue
             self._renewed = time.monotonic()
-            for request_id in stopped:
+            for request_id, reason in stopped.items():
                 run = self.running.get(request_id)
                 # A run that ended while the statement ran is settled, not revoked.
                 if run is not None and not run.ended:
-                    run.stop(invalid_key("The API key was revoked or its account suspended."))
+                    run.stop(_STOPPED[reason]())
 
     async def _for_ever(self, loop: Any, what: str) -> None:
         while True:

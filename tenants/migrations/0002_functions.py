@@ -6,4 +6,5 @@ from tenants.sql import run_sql_file
 class Migration(migrations.Migration):
     dependencies = [("tenants", "0001_initial")]
 
-    operations = [run_sql_file("guards.sql"), run_sql_file("admit.sql")]
+    # The functions of admission and settlement come with the tables they stand on, in 0005.
+    operations = [run_sql_file("guards.sql")]

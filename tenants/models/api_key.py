@@ -5,12 +5,14 @@ from datetime import datetime
 from django.db import models
 
 from tenants import keys
+from tenants.models.limits import Limits
 from tenants.models.member import Member
+from tenants.models.restrictions import Restrictions
 from tenants.models.tenant import Tenant
 from tenants.scope import TenantOwned
 
 
-class ApiKey(TenantOwned):
+class ApiKey(TenantOwned, Limits, Restrictions):
     """An inference key. The secret itself is shown once and never stored; see :mod:`tenants.keys`."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="api_keys")

@@ -2,21 +2,29 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 
 from tenants.models.adapter import AdapterVersion
 from tenants.models.api_key import ApiKey
 from tenants.models.base_model import BaseModel
+from tenants.models.member import Member
+from tenants.models.price import Price
 from tenants.models.request import InferenceRequest
 from tenants.models.tenant import Tenant
 from tenants.scope import TenantOwned
 
 
 class LedgerEntry(TenantOwned):
-    """What one request used. Append-only: a trigger refuses UPDATE and DELETE, whoever asks.
+    """How one request's hold ended: settled (what it used) or void (nothing). Append-only, one entry per request.
 
-    Written by :mod:`tenants.settlement` only, in the statement that settles the request.
+    A trigger refuses UPDATE, DELETE and TRUNCATE, whoever asks. Written by ``tenants/sql/settle.sql`` only, together
+    with the account's sums. Usage belongs to the time of admission, ``admitted_at``.
     """
+
+    class Kind(models.TextChoices):
+        SETTLE = "settle"
+        VOID = "void"
 
     class Outcome(models.TextChoices):
         COMPLETED = "completed"
@@ -27,23 +35,39 @@ class LedgerEntry(TenantOwned):
     request = models.OneToOneField(InferenceRequest, on_delete=models.PROTECT, related_name="ledger_entry")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="ledger", db_index=False)
     key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="ledger", db_index=False)
+    member = models.ForeignKey(
+        Member, on_delete=models.DO_NOTHING, null=True, related_name="ledger", db_index=False, db_constraint=False
+    )
     base_model = models.ForeignKey(BaseModel, on_delete=models.PROTECT, related_name="ledger", db_index=False)
     adapter_version = models.ForeignKey(
         AdapterVersion, on_delete=models.PROTECT, null=True, related_name="ledger", db_index=False
     )
+    price = models.ForeignKey(Price, on_delete=models.PROTECT, null=True, related_name="ledger", db_index=False)
+    kind = models.CharField(max_length=6, choices=Kind.choices, default=Kind.SETTLE)
     prompt_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField()
     completion_tokens = models.PositiveIntegerField()
+    cost = models.BigIntegerField(default=0, help_text="micro-units")
     outcome = models.CharField(max_length=16, choices=Outcome.choices)
     finish_reason = models.CharField(max_length=32, blank=True)
+    admitted_at = models.DateTimeField()
     created_at = models.DateTimeField()
 
     class Meta:
         verbose_name_plural = "ledger entries"
-        indexes: ClassVar = [models.Index(fields=("tenant", "created_at"), name="ledger_by_tenant")]
+        indexes: ClassVar = [
+            models.Index(fields=("tenant", "created_at"), name="ledger_by_tenant"),
+            # roll-ups: what is new, and one hour across all tenants
+            BrinIndex(fields=("created_at",), name="ledger_by_time", autosummarize=True),
+            BrinIndex(fields=("admitted_at",), name="ledger_by_admission", autosummarize=True),
+        ]
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=models.Q(cached_tokens__lte=models.F("prompt_tokens")), name="cached_is_part_of_prompt"
+            ),
+            models.CheckConstraint(
+                condition=~models.Q(kind="void") | models.Q(prompt_tokens=0, completion_tokens=0, cost=0),
+                name="void_costs_nothing",
             ),
         ]
 

@@ -1,35 +1,64 @@
 from __future__ import annotations
 
-from django.core.validators import MinValueValidator
+from typing import ClassVar
+
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+
+MOST = 2**62
+"""Quotas and budgets stay below this, so that sums of them fit into 64 bits."""
+
+
+def _limit(explanation: str) -> models.PositiveIntegerField[int | None, int | None]:
+    return models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)], help_text=explanation)
+
+
+def _quota(explanation: str, least: int = 1) -> models.PositiveBigIntegerField[int | None, int | None]:
+    return models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(least), MaxValueValidator(MOST)],
+        help_text=explanation,
+    )
 
 
 class Limits(models.Model):
-    """What a tenant may use. ``null`` on a tenant means its plan's value; ``null`` on a plan means no limit.
+    """What a tenant, a member or a key may use; each holds by itself, so the tightest decides.
 
-    Read by ``tenants/sql/admit.sql`` under the same column names.
+    ``null`` on a tenant means its plan's value; on a plan, a member or a key it means no limit. Days and months are
+    UTC's; a request belongs to those in which it was admitted. Money is in micro-units (a millionth of the currency).
+
+    Read by ``tenants/sql/standing.sql`` under the same column names.
     """
 
-    NAMES = ("requests_per_minute", "max_concurrent", "max_input_tokens", "max_output_tokens")
+    NAMES: ClassVar = (
+        "requests_per_minute",
+        "tokens_per_minute",
+        "max_concurrent",
+        "tokens_per_day",
+        "tokens_per_month",
+        "budget_soft",
+        "budget_hard",
+        "max_input_tokens",
+        "max_output_tokens",
+    )
 
-    requests_per_minute = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="requests admitted per minute; also the largest burst",
-    )
-    max_concurrent = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1)], help_text="requests running at once"
-    )
-    max_input_tokens = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1)], help_text="prompt tokens of one request"
-    )
-    max_output_tokens = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1)], help_text="generated tokens of one request"
-    )
+    requests_per_minute = _limit("requests admitted per minute; also the largest burst")
+    tokens_per_minute = _limit("tokens per minute, prompt and output; also the largest burst")
+    max_concurrent = _limit("requests running at once")
+    tokens_per_day = _quota("tokens per day (UTC), prompt and output")
+    tokens_per_month = _quota("tokens per month (UTC), prompt and output")
+    budget_soft = _quota("micro-units per month (UTC) from which on a warning is given", least=0)
+    budget_hard = _quota("micro-units per month (UTC) beyond which requests are refused", least=0)
+    max_input_tokens = _limit("prompt tokens of one request")
+    max_output_tokens = _limit("generated tokens of one request, over all its choices")
 
     class Meta:
         abstract = True
+
+    def own_limits(self) -> dict[str, int | None]:
+        """The limits as they stand on this very row."""
+        return {name: getattr(self, name) for name in Limits.NAMES}
 
 
 class Plan(Limits):

@@ -5,12 +5,14 @@ from typing import ClassVar
 from django.conf import settings
 from django.db import models
 
+from tenants.models.limits import Limits
+from tenants.models.restrictions import Restrictions
 from tenants.models.tenant import Tenant
 from tenants.scope import TenantOwned
 
 
-class Member(TenantOwned):
-    """A person's place in a tenant."""
+class Member(TenantOwned, Limits, Restrictions):
+    """A person's place in a tenant. Its limits hold for all its keys together."""
 
     class Role(models.TextChoices):
         OWNER = "owner"

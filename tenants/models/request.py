@@ -8,29 +8,17 @@ from uuid6 import uuid7
 from tenants.models.adapter import AdapterVersion
 from tenants.models.api_key import ApiKey
 from tenants.models.base_model import BaseModel
+from tenants.models.member import Member
+from tenants.models.price import Price
 from tenants.models.tenant import Tenant
 from tenants.scope import TenantOwned
 
 
-class RateBucket(TenantOwned):
-    """A tenant's request bucket, and the row whose lock puts the tenant's admissions in order.
-
-    Integers, so that refill is exact: one request costs 60,000,000 units (microseconds in a minute) and a limit of
-    L requests a minute refills L units a microsecond up to L × 60,000,000.
-    """
-
-    tenant = models.OneToOneField(Tenant, on_delete=models.CASCADE, primary_key=True, related_name="rate_bucket")
-    level = models.BigIntegerField(null=True, help_text="units left at updated_us; null: full")
-    updated_us = models.BigIntegerField(default=0, help_text="microseconds since 1970")
-
-    def __str__(self) -> str:
-        return f"bucket of {self.tenant_id}"
-
-
 class InferenceRequest(TenantOwned):
-    """One admitted request: its lease, its hold (prompt_tokens + max_tokens), and how far it got.
+    """One admitted request: its lease, its hold (``prompt_tokens + max_tokens``, ``held_cost``), and how far it got.
 
-    Written by ``tenants/sql/admit.sql`` and :mod:`tenants.settlement`, not through the ORM.
+    Written by ``tenants/sql/admit.sql`` and ``tenants/sql/settle.sql``, not through the ORM. What is held and at which
+    price never changes after admission. ``member`` is who the key belonged to then, and stays when that member is gone.
     """
 
     class State(models.TextChoices):
@@ -40,13 +28,18 @@ class InferenceRequest(TenantOwned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="requests", db_index=False)
     key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="requests", db_index=False)
+    member = models.ForeignKey(
+        Member, on_delete=models.DO_NOTHING, null=True, related_name="requests", db_index=False, db_constraint=False
+    )
     base_model = models.ForeignKey(BaseModel, on_delete=models.PROTECT, related_name="requests", db_index=False)
     adapter_version = models.ForeignKey(
         AdapterVersion, on_delete=models.PROTECT, null=True, related_name="requests", db_index=False
     )
+    price = models.ForeignKey(Price, on_delete=models.PROTECT, null=True, related_name="requests", db_index=False)
     state = models.CharField(max_length=8, choices=State.choices, default=State.RUNNING)
     prompt_tokens = models.PositiveIntegerField()
-    max_tokens = models.PositiveIntegerField()
+    max_tokens = models.PositiveIntegerField(help_text="most generated tokens, over all choices")
+    held_cost = models.BigIntegerField(default=0, help_text="micro-units")
     emitted_tokens = models.PositiveIntegerField(default=0, help_text="durable high-water mark of generated tokens")
     admitted_at = models.DateTimeField()
     lease_expires_at = models.DateTimeField()

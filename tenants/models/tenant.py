@@ -51,5 +51,5 @@ class Tenant(Limits):
 
     def effective_limits(self) -> dict[str, int | None]:
         """The limits in force: the tenant's own, else the plan's; ``None`` is unlimited."""
-        own = {name: getattr(self, name) for name in Limits.NAMES}
+        own = self.own_limits()
         return {name: getattr(self.plan, name) if value is None else value for name, value in own.items()}

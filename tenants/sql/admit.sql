@@ -1,177 +1,263 @@
--- Admit one request, or say why not: every check, the lease and the hold in one statement of one transaction.
+-- Admit one request, or say why not: every check, the lease and the hold in one transaction.
 --
--- Lock order, for everything that writes these tables: the tenant's tenants_ratebucket row first, then
--- tenants_inferencerequest rows by ascending id, then tenants_ledgerentry. settle, checkpoint and reap never take the
--- bucket, so they can only wait for an admission's new row, never the other way round.
+-- Lock order, for everything that writes these tables: the tenant's line (admissions only), a request's row, the
+-- tenant's own account, its member's and key's accounts, the ledger. Nobody holds accounts of two tenants at once, and
+-- an admission touches no request but its own new one; so nobody waits in a circle.
 --
--- The bucket row is locked first, so admissions of one tenant stand in line; each statement below then takes a fresh
--- snapshot (READ COMMITTED) and sees everything that those before it committed: keys revoked, allowlists changed,
--- leases taken and given back. That is what makes the limits exact with any number of processes.
+-- Admissions of one tenant stand in line, and each statement takes a fresh snapshot (READ COMMITTED): it sees what those
+-- before it committed: keys revoked, allowlists changed, leases taken and given back. Settlements beside it only
+-- free something, and both sides change accounts by sums and differences. That makes the limits exact with any number
+-- of processes.
 --
--- An admission waits at most lock_timeout for its turn, then fails as a database error.
---
--- p_now is for tests; otherwise the clock is read after the lock, so that time never runs backwards along the line.
--- A refusal changes nothing: every write stands below the last check.
-CREATE OR REPLACE FUNCTION tenants_admit(
+-- p_now is for tests; otherwise the clock is read in line, so that time never runs backwards along it.
+-- A refusal writes nothing.
+DROP FUNCTION IF EXISTS tenants_admit(uuid, uuid, bigint, bigint, bigint, integer, integer, interval, timestamptz);
+
+CREATE OR REPLACE FUNCTION tenants_decide(
     p_request_id uuid,
     p_tenant_id uuid,
     p_key_id bigint,
     p_base_model_id bigint,
     p_adapter_version_id bigint,
-    p_prompt_tokens integer,
-    p_max_tokens integer,
+    p_prompt integer,
+    p_max integer,                   -- output tokens of each choice; NULL: as many as fit
+    p_choices integer,
     p_lease interval,
     p_now timestamptz DEFAULT NULL,
     OUT code text,                   -- NULL: admitted
+    OUT subject text,                -- whose limit refused: tenant, member, key, or model
     OUT limit_name text,
-    OUT limit_value integer,
-    OUT retry_after_us bigint,
-    OUT max_tokens integer,
+    OUT limit_value bigint,
+    OUT limit_left bigint,           -- what was left of it, in its own unit
+    OUT retry_after_us bigint,       -- NULL: waiting does not help
+    OUT max_tokens integer,          -- of each choice
+    OUT cost bigint,                 -- held, micro-units
     OUT namespace text,
     OUT weight integer,
     OUT fingerprint text,
     OUT adapter_digest text,
-    OUT limit_requests integer,      -- NULL: unlimited
-    OUT remaining_requests integer,
+    OUT limit_requests bigint,       -- of the subject with least left; NULL: unlimited
+    OUT remaining_requests bigint,
     OUT reset_requests_us bigint,    -- until the bucket is full again
-    OUT limit_concurrent integer,
-    OUT remaining_concurrent integer
-) LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+    OUT limit_tokens bigint,
+    OUT remaining_tokens bigint,
+    OUT reset_tokens_us bigint,
+    OUT limit_concurrent bigint,
+    OUT remaining_concurrent bigint,
+    OUT over_soft_budget boolean
+) LANGUAGE plpgsql AS $$
 DECLARE
-    cost constant bigint := 60000000;  -- units of one request: the microseconds of a minute
-    bucket tenants_ratebucket;
-    found_tenant record;
-    found_model tenants_basemodel;
+    unit constant bigint := 60000000;       -- of one request or token in a bucket: the microseconds of a minute
     clock timestamptz;
     clock_us bigint;
-    units bigint;                      -- in the bucket now
-    running integer;
-    room integer;
-    max_input integer;
-    max_output integer;
+    permit record;
+    s record;                               -- where one subject stands
+    want bigint := coalesce(p_max, 1)::bigint * p_choices;  -- output tokens without which there is no admission
+    fits bigint;                            -- output tokens that fit below every limit
+    afford bigint;
+    severity integer;                       -- of one subject's refusal: 1 is the worst
+    worst integer;
+    name text;
+    value bigint;
+    remaining bigint;
+    wait_us bigint;
+    requests_units bigint;                  -- in the bucket with least in it
+    tokens_units bigint;
+    accounts bigint[];
+    request_rates bigint[];
+    token_rates bigint[];
 BEGIN
-    SELECT * INTO bucket FROM tenants_ratebucket b WHERE b.tenant_id = p_tenant_id FOR UPDATE;
-    IF NOT FOUND THEN
-        INSERT INTO tenants_ratebucket (tenant_id, level, updated_us)
-            SELECT t.id, NULL, 0 FROM tenants_tenant t WHERE t.id = p_tenant_id
-            ON CONFLICT (tenant_id) DO NOTHING;
-        SELECT * INTO bucket FROM tenants_ratebucket b WHERE b.tenant_id = p_tenant_id FOR UPDATE;
-    END IF;
+    PERFORM tenants_stand_in_line(p_tenant_id);
     clock := coalesce(p_now, clock_timestamp());
     clock_us := (extract(epoch FROM clock) * 1000000)::bigint;
 
-    SELECT t.state, t.namespace, t.weight,
-           coalesce(t.requests_per_minute, p.requests_per_minute) AS requests_per_minute,
-           coalesce(t.max_concurrent, p.max_concurrent) AS max_concurrent,
-           coalesce(t.max_input_tokens, p.max_input_tokens) AS max_input_tokens,
-           coalesce(t.max_output_tokens, p.max_output_tokens) AS max_output_tokens,
-           EXISTS (SELECT 1 FROM tenants_apikey k
-                   WHERE k.id = p_key_id AND k.tenant_id = t.id AND k.revoked_at IS NULL
-                     AND (k.expires_at IS NULL OR k.expires_at > clock)) AS key_is_good
-      INTO found_tenant
-      FROM tenants_tenant t JOIN tenants_plan p ON p.id = t.plan_id
-     WHERE t.id = p_tenant_id;
-    IF NOT FOUND OR NOT found_tenant.key_is_good THEN
-        code := 'key_revoked';
-        RETURN;
-    END IF;
-    IF found_tenant.state <> 'active' THEN
-        code := 'tenant_suspended';
+    permit := tenants_permit(p_tenant_id, p_key_id, p_base_model_id, p_adapter_version_id, clock);
+    code := permit.code;
+    IF code IS NOT NULL THEN
         RETURN;
     END IF;
 
-    SELECT m.* INTO found_model
-      FROM tenants_basemodel m JOIN tenants_modelallowance a ON a.base_model_id = m.id AND a.tenant_id = p_tenant_id
-     WHERE m.id = p_base_model_id AND m.state = 'active';
-    IF NOT FOUND THEN
-        code := 'model_not_found';
-        RETURN;
+    fits := (permit.context_length - p_prompt)::bigint * p_choices;
+    over_soft_budget := false;
+    FOR s IN SELECT * FROM tenants_standing(p_tenant_id, permit.member_id, p_key_id, clock) LOOP
+        IF s.account_id IS NULL THEN
+            PERFORM tenants_open_accounts(p_tenant_id, permit.member_id, p_key_id, clock);
+            SELECT x.* INTO s FROM tenants_standing(p_tenant_id, permit.member_id, p_key_id, clock) x
+             WHERE x.subject = s.subject;
+        END IF;
+        accounts := accounts || s.account_id;
+        request_rates := request_rates || s.requests_per_minute;
+        token_rates := token_rates || s.tokens_per_minute;
+
+        -- What the answer's headers say, whether admitted or not: the least that anybody has left.
+        IF requests_units IS NULL OR s.requests_units < requests_units THEN
+            limit_requests := s.requests_per_minute;
+            requests_units := s.requests_units;
+        END IF;
+        IF tokens_units IS NULL OR s.tokens_units < tokens_units THEN
+            limit_tokens := s.tokens_per_minute;
+            tokens_units := s.tokens_units;
+        END IF;
+        IF remaining_concurrent IS NULL OR s.max_concurrent - s.running < remaining_concurrent THEN
+            limit_concurrent := s.max_concurrent;
+            remaining_concurrent := greatest(s.max_concurrent - s.running, 0);
+        END IF;
+
+        afford := tenants_affordable(permit.price, s.budget_hard - s.month_cost, p_prompt);
+        fits := least(
+            fits, s.max_output_tokens, afford, s.tokens_per_month - s.month_tokens - p_prompt,
+            s.tokens_per_day - s.day_tokens - p_prompt, s.tokens_units / unit - p_prompt
+        );
+
+        -- The worst reason of this subject: what no waiting mends first, then what takes longest.
+        severity := NULL;
+        wait_us := NULL;
+        IF p_prompt > s.max_input_tokens THEN
+            severity := 1; name := 'max_input_tokens'; value := s.max_input_tokens; remaining := value;
+        ELSIF want > s.max_output_tokens THEN
+            severity := 2; name := 'max_output_tokens'; value := s.max_output_tokens; remaining := value;
+        ELSIF s.requests_per_minute = 0 THEN
+            severity := 3; name := 'requests_per_minute'; value := 0; remaining := 0;
+        ELSIF p_prompt + want > s.tokens_per_minute THEN
+            severity := 3; name := 'tokens_per_minute'; value := s.tokens_per_minute;
+            remaining := s.tokens_units / unit;
+        ELSIF afford < want THEN
+            severity := 4; name := 'budget_hard'; value := s.budget_hard;
+            remaining := greatest(s.budget_hard - s.month_cost, 0);
+        ELSIF s.tokens_per_month - s.month_tokens < p_prompt + want THEN
+            severity := 5; name := 'tokens_per_month'; value := s.tokens_per_month;
+            remaining := greatest(value - s.month_tokens, 0);
+        ELSIF s.tokens_per_day - s.day_tokens < p_prompt + want THEN
+            severity := 6; name := 'tokens_per_day'; value := s.tokens_per_day;
+            remaining := greatest(value - s.day_tokens, 0);
+        ELSIF s.running >= s.max_concurrent THEN
+            severity := 7; name := 'max_concurrent'; value := s.max_concurrent; remaining := 0;
+        ELSE
+            wait_us := greatest(
+                ceil(((p_prompt + want) * unit - s.tokens_units)::numeric / s.tokens_per_minute),
+                ceil((unit - s.requests_units)::numeric / s.requests_per_minute)
+            );
+            IF wait_us > 0 THEN
+                severity := 8;
+                IF ceil((unit - s.requests_units)::numeric / s.requests_per_minute) = wait_us THEN
+                    name := 'requests_per_minute'; value := s.requests_per_minute;
+                    remaining := s.requests_units / unit;
+                ELSE
+                    name := 'tokens_per_minute'; value := s.tokens_per_minute;
+                    remaining := s.tokens_units / unit;
+                END IF;
+            END IF;
+        END IF;
+        -- Of the same kind the tightest is named: the longest wait, else the least left.
+        IF severity < coalesce(worst, 9)
+           OR severity = worst AND coalesce(wait_us > retry_after_us, remaining < limit_left) THEN
+            worst := severity;
+            subject := split_part(s.subject, ':', 1);
+            limit_name := name;
+            limit_value := value;
+            limit_left := remaining;
+            retry_after_us := wait_us;
+        END IF;
+        over_soft_budget := over_soft_budget OR coalesce(s.month_cost >= s.budget_soft, false);
+    END LOOP;
+
+    IF (permit.context_length - p_prompt) < coalesce(p_max, 1) AND coalesce(worst, 9) > 1 THEN
+        worst := 1;
+        subject := 'model';
+        limit_name := 'context_length';
+        limit_value := permit.context_length;
+        limit_left := greatest(permit.context_length - p_prompt, 0);
+        retry_after_us := NULL;
     END IF;
-    IF p_adapter_version_id IS NOT NULL THEN
-        SELECT v.digest INTO adapter_digest
-          FROM tenants_adapterversion v JOIN tenants_adapter d ON d.id = v.adapter_id
-         WHERE v.id = p_adapter_version_id AND v.state = 'ready' AND d.base_model_id = p_base_model_id
-           AND (d.tenant_id = p_tenant_id
-                OR EXISTS (SELECT 1 FROM tenants_adapterallowance a
-                           WHERE a.adapter_id = d.id AND a.tenant_id = p_tenant_id));
-        IF NOT FOUND THEN
-            code := 'model_not_found';
-            RETURN;
+
+    IF worst IS NULL THEN
+        max_tokens := coalesce(p_max, fits / p_choices);
+        want := max_tokens::bigint * p_choices;
+        cost := tenants_cost(permit.price, p_prompt, 0, want);
+        namespace := permit.namespace;
+        weight := permit.weight;
+        fingerprint := permit.fingerprint;
+        adapter_digest := permit.adapter_digest;
+        requests_units := requests_units - unit;
+        tokens_units := tokens_units - (p_prompt + want) * unit;
+        remaining_concurrent := remaining_concurrent - 1;
+        FOR i IN 1 .. cardinality(accounts) LOOP
+            PERFORM tenants_hold(accounts[i], request_rates[i], token_rates[i], p_prompt + want, cost, clock);
+        END LOOP;
+        INSERT INTO tenants_inferencerequest
+            (id, tenant_id, key_id, member_id, base_model_id, adapter_version_id, price_id, state, prompt_tokens,
+             max_tokens, held_cost, emitted_tokens, admitted_at, lease_expires_at)
+        VALUES (p_request_id, p_tenant_id, p_key_id, permit.member_id, p_base_model_id, p_adapter_version_id,
+                (permit.price).id, 'running', p_prompt, want, cost, 0, clock, clock + p_lease);
+    ELSE
+        code := (ARRAY[
+            'context_length_exceeded', 'max_output_tokens_exceeded', 'rate_limit_exceeded', 'insufficient_quota',
+            'insufficient_quota', 'insufficient_quota', 'concurrency_limit_exceeded', 'rate_limit_exceeded'
+        ])[worst];
+        IF worst IN (4, 5) THEN
+            retry_after_us := extract(epoch FROM
+                (tenants_month(clock) + interval '1 month') AT TIME ZONE 'UTC' - clock) * 1000000;
+        ELSIF worst = 6 THEN
+            retry_after_us := extract(epoch FROM (tenants_day(clock) + 1)::timestamp AT TIME ZONE 'UTC' - clock) * 1000000;
         END IF;
     END IF;
+    remaining_requests := requests_units / unit;
+    reset_requests_us := ceil((limit_requests * unit - requests_units)::numeric / nullif(limit_requests, 0));
+    remaining_tokens := tokens_units / unit;
+    reset_tokens_us := ceil((limit_tokens * unit - tokens_units)::numeric / nullif(limit_tokens, 0));
+END
+$$;
 
-    -- What stands in the bucket and how many leases are alive; reported with refusals too.
-    limit_requests := found_tenant.requests_per_minute;
-    IF limit_requests IS NOT NULL THEN
-        units := least(
-            limit_requests * cost,
-            coalesce(bucket.level, limit_requests * cost)
-                + limit_requests * least(greatest(clock_us - bucket.updated_us, 0), cost)
-        );
-        remaining_requests := units / cost;
-        reset_requests_us := ceil((limit_requests * cost - units)::numeric / limit_requests);
-    END IF;
-    limit_concurrent := found_tenant.max_concurrent;
-    IF limit_concurrent IS NOT NULL THEN
-        SELECT count(*) INTO running FROM tenants_inferencerequest r
-         WHERE r.tenant_id = p_tenant_id AND r.state = 'running' AND r.lease_expires_at > clock;
-        remaining_concurrent := greatest(limit_concurrent - running, 0);
-    END IF;
+-- Takes a request's hold from one account. Sums and differences only: a settlement may be changing it too.
+CREATE OR REPLACE FUNCTION tenants_hold(
+    p_account_id bigint, p_request_rate bigint, p_token_rate bigint, p_tokens bigint, p_cost bigint, p_clock timestamptz
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    unit constant bigint := 60000000;
+    clock_us constant bigint := (extract(epoch FROM p_clock) * 1000000)::bigint;
+    today constant date := tenants_day(p_clock);
+    this_month constant date := tenants_month(p_clock);
+BEGIN
+    UPDATE tenants_account a
+       SET requests_level = tenants_refilled(a.requests_level, a.requests_us, p_request_rate, clock_us) - unit,
+           requests_us = greatest(a.requests_us, clock_us),
+           tokens_level = tenants_refilled(a.tokens_level, a.tokens_us, p_token_rate, clock_us) - p_tokens * unit,
+           tokens_us = greatest(a.tokens_us, clock_us),
+           metered_from = CASE WHEN p_token_rate IS NOT NULL
+                               THEN CASE WHEN a.tokens_level IS NULL THEN p_clock ELSE a.metered_from END END,
+           day = today,
+           day_tokens = CASE WHEN a.day = today THEN a.day_tokens ELSE 0 END + p_tokens,
+           month = this_month,
+           month_tokens = CASE WHEN a.month = this_month THEN a.month_tokens ELSE 0 END + p_tokens,
+           month_cost = CASE WHEN a.month = this_month THEN a.month_cost ELSE 0 END + p_cost,
+           held_tokens = a.held_tokens + p_tokens,
+           held_cost = a.held_cost + p_cost
+     WHERE a.id = p_account_id;
+END
+$$;
 
-    max_input := found_tenant.max_input_tokens;
-    IF p_prompt_tokens > max_input THEN
-        code := 'context_length_exceeded';
-        limit_name := 'max_input_tokens';
-        limit_value := max_input;
-        RETURN;
+-- tenants_decide as one durable statement. `verdict` is its row. Waits at most 5 s for its turn.
+CREATE OR REPLACE PROCEDURE tenants_admit(
+    p_request_id uuid,
+    p_tenant_id uuid,
+    p_key_id bigint,
+    p_base_model_id bigint,
+    p_adapter_version_id bigint,
+    p_prompt integer,
+    p_max integer,
+    p_choices integer,
+    p_lease interval,
+    p_now timestamptz,
+    OUT verdict json
+) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('lock_timeout', '5s', true), set_config('synchronous_commit', 'off', true);
+    SELECT row_to_json(d) INTO verdict
+      FROM tenants_decide(p_request_id, p_tenant_id, p_key_id, p_base_model_id, p_adapter_version_id, p_prompt, p_max,
+                          p_choices, p_lease, p_now) d;
+    COMMIT;
+    IF verdict ->> 'code' IS NULL THEN
+        PERFORM tenants_make_durable();
     END IF;
-    room := found_model.context_length - p_prompt_tokens;
-    IF room < coalesce(p_max_tokens, 1) THEN
-        code := 'context_length_exceeded';
-        limit_name := 'context_length';
-        limit_value := found_model.context_length;
-        RETURN;
-    END IF;
-    max_output := found_tenant.max_output_tokens;
-    IF p_max_tokens > max_output THEN
-        code := 'max_output_tokens_exceeded';
-        limit_name := 'max_output_tokens';
-        limit_value := max_output;
-        RETURN;
-    END IF;
-    IF running >= limit_concurrent THEN
-        code := 'concurrency_limit_exceeded';
-        limit_name := 'max_concurrent';
-        limit_value := limit_concurrent;
-        RETURN;
-    END IF;
-    IF units < cost THEN
-        code := 'rate_limit_exceeded';
-        limit_name := 'requests_per_minute';
-        limit_value := limit_requests;
-        retry_after_us := ceil((cost - units)::numeric / limit_requests);
-        RETURN;
-    END IF;
-
-    -- Admitted. Nothing above this line wrote anything but an empty bucket.
-    IF limit_requests IS NOT NULL THEN
-        units := units - cost;
-        UPDATE tenants_ratebucket b SET level = units, updated_us = greatest(bucket.updated_us, clock_us)
-         WHERE b.tenant_id = p_tenant_id;
-        remaining_requests := units / cost;
-        reset_requests_us := ceil((limit_requests * cost - units)::numeric / limit_requests);
-    END IF;
-    IF limit_concurrent IS NOT NULL THEN
-        remaining_concurrent := limit_concurrent - running - 1;
-    END IF;
-    max_tokens := coalesce(p_max_tokens, least(room, max_output));
-    namespace := found_tenant.namespace;
-    weight := found_tenant.weight;
-    fingerprint := found_model.fingerprint;
-    INSERT INTO tenants_inferencerequest
-        (id, tenant_id, key_id, base_model_id, adapter_version_id, state, prompt_tokens, max_tokens, emitted_tokens,
-         admitted_at, lease_expires_at)
-    VALUES (p_request_id, p_tenant_id, p_key_id, p_base_model_id, p_adapter_version_id, 'running', p_prompt_tokens,
-            tenants_admit.max_tokens, 0, clock, clock + p_lease);
 END
 $$;

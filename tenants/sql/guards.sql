@@ -8,6 +8,9 @@ $$;
 CREATE OR REPLACE TRIGGER ledger_append_only BEFORE UPDATE OR DELETE ON tenants_ledgerentry
     FOR EACH ROW EXECUTE FUNCTION tenants_refuse_ledger_change();
 
+CREATE OR REPLACE TRIGGER ledger_not_emptied BEFORE TRUNCATE ON tenants_ledgerentry
+    FOR EACH STATEMENT EXECUTE FUNCTION tenants_refuse_ledger_change();
+
 CREATE OR REPLACE FUNCTION tenants_refuse_version_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'adapter version % is ready and cannot change', OLD.id
@@ -18,6 +21,5 @@ $$;
 CREATE OR REPLACE TRIGGER ready_version_immutable BEFORE UPDATE OR DELETE ON tenants_adapterversion
     FOR EACH ROW WHEN (OLD.state = 'ready') EXECUTE FUNCTION tenants_refuse_version_change();
 
--- Updated at every admission and every second of a stream: room on the page keeps those updates heap-only.
-ALTER TABLE tenants_ratebucket SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+-- Updated every second of a stream: room on the page keeps those updates heap-only.
 ALTER TABLE tenants_inferencerequest SET (fillfactor = 80);

@@ -22,7 +22,7 @@ from inference.protocol import GENERATE_AUDIENCE, GRANT_ALGORITHM, Grant
 from tenants.admission import Admitted, admit
 from tenants.db import Pool
 from tenants.errors import Denied
-from tenants.models import AdapterAllowance, InferenceRequest, ModelAllowance, RateBucket
+from tenants.models import Account, AdapterAllowance, InferenceRequest, ModelAllowance
 from tenants.settlement import settle
 
 NewId = Callable[[], UUID]
@@ -61,8 +61,8 @@ class Caller:
         return caught.value
 
     def _consumed(self) -> tuple[object, ...]:
-        buckets = RateBucket.objects.unscoped().exclude(level=None).values_list("tenant", "level", "updated_us")
-        return sorted(buckets), InferenceRequest.objects.unscoped().count()
+        used = Account.objects.unscoped().exclude(held_tokens=0, settled_count=0)
+        return list(used.order_by("id").values_list()), InferenceRequest.objects.unscoped().count()
 
 
 @pytest.fixture
@@ -260,13 +260,13 @@ async def test_an_id_is_admitted_once(call: Caller, world: Any, actor: Any) -> N
 
 
 async def test_a_stuck_tenant_does_not_hold_up_others(call: Caller, world: Any, actor: Any, new_id: NewId) -> None:
-    """Somebody sits on one tenant's bucket row; its callers wait, without taking every connection with them."""
+    """Somebody stands still in one tenant's line; its callers wait, without taking every connection with them."""
     other = Caller(call.pool, world, await sync_to_async(world.actor)("globex"), new_id)
     await limit(actor, max_concurrent=100)
     await call()
     async with call.pool.connection() as blocker:
         async with blocker.transaction():
-            await blocker.execute("SELECT 1 FROM tenants_ratebucket FOR UPDATE")
+            await blocker.execute("SELECT tenants_stand_in_line(%s)", [actor.tenant.pk])
             waiting = [asyncio.create_task(call()) for _ in range(20)]
             await asyncio.sleep(0.2)
             async with asyncio.timeout(3):
@@ -307,7 +307,7 @@ def test_the_bucket_equals_its_model(world: Any) -> None:
     """One connection in SQL, so that hypothesis can run many cases; clocks go forwards, stand still and go back."""
     from django.db import connection
 
-    query = "SELECT code FROM tenants_admit(%s, %s, %s, %s, NULL, 1, 1, interval '1 us', %s)"
+    query = "SELECT code FROM tenants_decide(%s, %s, %s, %s, NULL, 1, 1, 1, interval '1 us', %s)"
     counter = iter(range(10**9))
 
     @settings(max_examples=150, deadline=None)

@@ -90,7 +90,7 @@ async def test_checkpoint_renews_and_remembers(start: Any, db_pool: Pool) -> Non
     request_id = await start()
     before = (await request(request_id)).lease_expires_at
     await asyncio.sleep(0.01)
-    assert await checkpoint(db_pool, {request_id: 7}) == set()
+    assert await checkpoint(db_pool, {request_id: 7}) == {}
     after = await request(request_id)
     assert after.emitted_tokens == 7
     assert after.lease_expires_at > before
@@ -115,10 +115,11 @@ async def test_checkpoint_names_those_to_stop(
     for row in (actors["revoked"].key, actors["expired"].key, actors["suspended"].tenant):
         await sync_to_async(row.save)()
     stop = await checkpoint(db_pool, dict.fromkeys(ids.values(), 4))
-    assert stop == {ids[name] for name in ids if name != "fine"}
+    lost, revoked = ("settled", "stale", "unknown"), ("revoked", "expired", "suspended")
+    assert stop == {ids[name]: "lost" for name in lost} | {ids[name]: "revoked" for name in revoked}
     assert (await request(ids["revoked"])).emitted_tokens == 4, "what it got until now is still billed"
     assert (await request(ids["stale"])).emitted_tokens == 0, "a lease that ran out is not renewed"
-    assert await checkpoint(db_pool, {}) == set()
+    assert await checkpoint(db_pool, {}) == {}
 
 
 async def test_reap_settles_at_the_last_mark(start: Any, db_pool: Pool) -> None:

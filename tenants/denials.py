@@ -1,0 +1,129 @@
+"""Why were requests refused? Counted in memory, written in one statement about once a second.
+
+A refused request must not cost the database a write: a client in a tight loop would be a write amplifier. So refusals
+of one reason (tenant, key, code, limit) share a row an hour, with the last of them in full. A process that is killed
+loses the counts of its last second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from tenants.access import Access, ServedModel
+from tenants.db import Pool
+from tenants.errors import Denied
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 1.0
+MOST_REASONS = 2000
+"""Different reasons kept between two flushes; refusals for further ones are counted, not named."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Reason:
+    tenant: UUID
+    hour: datetime
+    key: int
+    code: str
+    limit: str
+    subject: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    count: int
+    at: datetime
+    request_id: UUID
+    model: str
+    message: str
+
+
+# Sorted by the caller, so that two processes lock the same rows in the same order. Keys that are gone are left out.
+_WRITE = """
+INSERT INTO tenants_denial AS d
+    (tenant_id, hour, key_id, code, "limit", subject, count, last_at, last_request_id, last_model, last_message)
+SELECT n.tenant, n.hour, n.key, n.code, n."limit", n.subject, n.count, n.at, n.request, n.model, n.message
+  FROM unnest(%s::uuid[], %s::timestamptz[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bigint[],
+              %s::timestamptz[], %s::uuid[], %s::text[], %s::text[])
+       WITH ORDINALITY AS n (tenant, hour, key, code, "limit", subject, count, at, request, model, message, place)
+  JOIN tenants_apikey k ON k.id = n.key AND k.tenant_id = n.tenant
+ ORDER BY n.place
+ON CONFLICT (tenant_id, hour, key_id, code, "limit", subject) DO UPDATE
+   SET count = d.count + excluded.count, last_at = excluded.last_at, last_request_id = excluded.last_request_id,
+       last_model = excluded.last_model, last_message = excluded.last_message
+"""
+
+
+class _Log:
+    """Refusals of the requests that share one pool."""
+
+    def __init__(self) -> None:
+        self.seen: dict[_Reason, _Seen] = {}
+        self.unnamed = 0
+        self.flusher: asyncio.Task[None] | None = None
+
+    def add(self, reason: _Reason, seen: _Seen) -> None:
+        found = self.seen.get(reason)
+        if found is not None:
+            seen.count += found.count
+        elif len(self.seen) >= MOST_REASONS:
+            self.unnamed += seen.count
+            return
+        self.seen[reason] = seen
+
+    async def flush(self, pool: Pool) -> None:
+        batch, self.seen = self.seen, {}
+        if self.unnamed:
+            logger.warning("%d refusals for further reasons are not recorded", self.unnamed)
+            self.unnamed = 0
+        if not batch:
+            return
+        rows = [
+            (r.tenant, r.hour, r.key, r.code, r.limit, r.subject, s.count, s.at, s.request_id, s.model, s.message)
+            for r, s in sorted(batch.items(), key=lambda item: item[0])
+        ]
+        try:
+            async with pool.connection() as connection:
+                await connection.execute(_WRITE, [list(column) for column in zip(*rows, strict=True)])
+        except (psycopg.Error, PoolTimeout) as error:
+            logger.warning("refusals cannot be recorded: %s", error)
+            if isinstance(error, psycopg.OperationalError):  # the database is away: with the next refusal again
+                for reason, seen in batch.items():
+                    self.add(reason, seen)
+
+    async def later(self, pool: Pool) -> None:
+        try:
+            await asyncio.sleep(FLUSH_SECONDS)
+        finally:
+            self.flusher = None
+        await self.flush(pool)
+
+
+_logs: WeakKeyDictionary[Pool, _Log] = WeakKeyDictionary()
+
+
+def note(pool: Pool, request_id: UUID, access: Access, model: ServedModel, error: Denied) -> None:
+    """Count a refusal; what is counted is written within :data:`FLUSH_SECONDS`. Never waits, never raises."""
+    log = _logs.setdefault(pool, _Log())
+    now = datetime.now(UTC)
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    reason = _Reason(access.tenant_id, hour, access.key_id, error.code, error.limit or "", error.subject or "")
+    log.add(reason, _Seen(1, now, request_id, model.id[:200], error.message[:500]))
+    if log.flusher is None:
+        log.flusher = asyncio.get_running_loop().create_task(log.later(pool))
+
+
+async def flush(pool: Pool) -> None:
+    """Write what is counted now: before the pool is closed."""
+    log = _logs.get(pool)
+    if log is not None:
+        await log.flush(pool)
