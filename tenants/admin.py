@@ -10,17 +10,21 @@ from django.db import models
 from django.http import HttpRequest, HttpResponse
 
 from tenants.models import (
+    Account,
     Adapter,
     AdapterAllowance,
     AdapterVersion,
     ApiKey,
     BaseModel,
+    Denial,
     InferenceRequest,
     LedgerEntry,
     Member,
     ModelAllowance,
     Plan,
+    Price,
     Tenant,
+    UsageHour,
 )
 from tenants.scope import unscoped_queries
 
@@ -76,7 +80,14 @@ class ReadOnlyAdmin(OperatorAdmin):
 
 @admin.register(Plan)
 class PlanAdmin(OperatorAdmin):
-    list_display = ("name", "requests_per_minute", "max_concurrent", "max_input_tokens", "max_output_tokens")
+    list_display = (
+        "name",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "max_concurrent",
+        "tokens_per_month",
+        "budget_hard",
+    )
 
 
 @admin.register(Tenant)
@@ -167,3 +178,36 @@ class LedgerEntryAdmin(ReadOnlyAdmin):
     list_filter = ("outcome",)
     list_select_related = ("tenant", "base_model")
     show_full_result_count = False
+
+
+@admin.register(Price)
+class PriceAdmin(ReadOnlyAdmin):
+    """A price is written once, by ``set_price``; a new one is a new row."""
+
+    list_display = ("base_model", "plan", "input", "cached_input", "output", "valid_from")
+    list_filter = ("base_model", "plan")
+    list_select_related = ("base_model", "plan")
+
+
+@admin.register(Account)
+class AccountAdmin(ReadOnlyAdmin):
+    list_display = ("tenant", "subject", "month_tokens", "month_cost", "held_tokens", "settled_count", "settled_cost")
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__slug", "subject")
+
+
+@admin.register(UsageHour)
+class UsageHourAdmin(ReadOnlyAdmin):
+    list_display = ("hour", "tenant", "key", "base_model", "adapter", "requests", "prompt_tokens", "completion_tokens")
+    list_select_related = ("tenant", "key__tenant", "base_model", "adapter__tenant")
+    show_full_result_count = False
+
+
+@admin.register(Denial)
+class DenialAdmin(ReadOnlyAdmin):
+    """Why requests were refused."""
+
+    list_display = ("hour", "tenant", "key", "code", "limit", "subject", "count", "last_message")
+    list_filter = ("code", "limit")
+    list_select_related = ("tenant", "key__tenant")
+    search_fields = ("tenant__slug", "last_request_id")

@@ -10,13 +10,14 @@ from celery import shared_task
 from django.db.models import F, Q
 from django.utils import timezone
 
-from tenants import intake, settlement
+from tenants import intake, reconciliation, rollups, settlement
 from tenants.db import open_pool
-from tenants.models import AdapterVersion
+from tenants.models import AdapterVersion, Denial
 
 logger = logging.getLogger(__name__)
 
 WAITING_SECONDS = 60
+DENIAL_DAYS = 30
 
 
 @shared_task(name="tenants.tasks.check_adapter", acks_late=True, reject_on_worker_lost=True, ignore_result=True)  # type: ignore[untyped-decorator]
@@ -59,3 +60,25 @@ def reap() -> int:
     if reaped:
         logger.warning("settled %d requests whose gateway was gone", reaped)
     return reaped
+
+
+@shared_task(name="tenants.tasks.roll_up", ignore_result=True)  # type: ignore[untyped-decorator]
+def roll_up() -> int:
+    """Bring usage by hour up to date; see :func:`tenants.rollups.catch_up`. Returns how many hours changed."""
+    return rollups.catch_up()
+
+
+@shared_task(name="tenants.tasks.reconcile", ignore_result=True)  # type: ignore[untyped-decorator]
+def reconcile() -> bool:
+    """Look whether everything adds up; what does not is logged as an error. Returns whether it does."""
+    found = reconciliation.reconcile()
+    for finding in found.findings:
+        logger.error("reconcile: %s: %s %s: %s", finding.check, finding.tenant, finding.about, finding.found)
+    return found.ok
+
+
+@shared_task(name="tenants.tasks.forget_denials", ignore_result=True)  # type: ignore[untyped-decorator]
+def forget_denials() -> int:
+    """Delete refusals older than :data:`DENIAL_DAYS` days. Returns how many rows."""
+    deleted, _ = Denial.objects.unscoped().filter(hour__lt=timezone.now() - timedelta(days=DENIAL_DAYS)).delete()
+    return deleted

@@ -174,6 +174,9 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 60.0,
         "options": {"expires": 60},
     },
+    "roll_up": {"task": "tenants.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
+    "reconcile": {"task": "tenants.tasks.reconcile", "schedule": 86400.0, "options": {"expires": 3600}},
+    "forget_denials": {"task": "tenants.tasks.forget_denials", "schedule": 86400.0, "options": {"expires": 3600}},
 }
 
 # Logging --------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from inference.errors import InferenceError
-from tenants.errors import NotConfigured, TenantsError
-from tenants.models import BaseModel, Plan, Tenant
+from tenants import keys
+from tenants.errors import InvalidKey, NotConfigured, TenantsError
+from tenants.models import ApiKey, BaseModel, Member, Plan, Tenant
 
 
 class JsonCommand(BaseCommand):
@@ -42,6 +43,10 @@ class JsonCommand(BaseCommand):
     def describe(self, result: dict[str, Any]) -> str:
         raise NotImplementedError
 
+    def problem(self, result: dict[str, Any]) -> str | None:
+        """Why the exit status is not zero although there is a result to print; ``None``: it is."""
+        return None
+
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             result = self.run(options)
@@ -52,6 +57,9 @@ class JsonCommand(BaseCommand):
         except DatabaseError as error:
             raise CommandError(f"The database refused: {str(error).strip().splitlines()[0]}") from error
         self.stdout.write(json.dumps(result) if options["json"] else self.describe(result))
+        problem = self.problem(result)
+        if problem is not None:
+            raise CommandError(problem)
 
 
 def _worded(error: ValidationError) -> str:
@@ -88,6 +96,25 @@ def find_base_model(name: str) -> BaseModel:
     return model
 
 
+def find_key(tenant: Tenant, text: str) -> ApiKey:
+    """By public id or by the whole key."""
+    try:
+        public_id = keys.parse(text).public_id
+    except InvalidKey:
+        public_id = text
+    key: ApiKey | None = ApiKey.objects.filter(tenant=tenant, public_id=public_id).first()
+    if key is None:
+        raise NotConfigured(f"{tenant} has no such key.")
+    return key
+
+
+def find_member(tenant: Tenant, username: str) -> Member:
+    member: Member | None = Member.objects.filter(tenant=tenant, user__username=username).first()
+    if member is None:
+        raise NotConfigured(f"{tenant} has no member {username!r}.")
+    return member
+
+
 def find_plan(name: str) -> Plan:
     if name == Plan.STANDARD:
         return Plan.standard()
@@ -95,16 +122,3 @@ def find_plan(name: str) -> Plan:
     if plan is None:
         raise NotConfigured(f"There is no plan {name!r}.")
     return plan
-
-
-def limit_value(text: str) -> int | None:
-    """A limit from the command line: a whole number from 1, or ``none`` for the plan's."""
-    if text.lower() == "none":
-        return None
-    value = int(text)
-    if not 1 <= value < 2**31:
-        raise ValueError
-    return value
-
-
-limit_value.__name__ = "limit"  # argparse says: invalid limit value

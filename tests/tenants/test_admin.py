@@ -30,7 +30,9 @@ def actor(world: Any) -> Any:
     }
     now = timezone.now()
     request = InferenceRequest.objects.create(**common, max_tokens=1, admitted_at=now, lease_expires_at=now)
-    LedgerEntry.objects.create(**common, request=request, cached_tokens=0, completion_tokens=1, created_at=now)
+    LedgerEntry.objects.create(
+        **common, request=request, cached_tokens=0, completion_tokens=1, admitted_at=now, created_at=now
+    )
     return actor
 
 

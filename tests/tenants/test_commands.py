@@ -16,7 +16,7 @@ from django.db import connection
 from tenants import keys, tasks
 from tenants.admission import admit
 from tenants.db import open_pool
-from tenants.models import ApiKey, InferenceRequest, LedgerEntry, Tenant
+from tenants.models import ApiKey, InferenceRequest, LedgerEntry, Limits, Tenant
 from tenants.settlement import settle
 
 COMMANDS = sorted(name for name, app in get_commands().items() if app == "tenants")
@@ -38,12 +38,20 @@ def test_there_they_are() -> None:
         "add_adapter",
         "allow_adapter",
         "allow_model",
+        "budget",
         "create_tenant",
+        "denials",
         "issue_key",
+        "prices",
         "reap",
+        "reconcile",
         "register_model",
         "revoke_key",
+        "rollup",
         "set_limits",
+        "set_plan",
+        "set_price",
+        "show_limits",
         "usage",
     ]
 
@@ -80,20 +88,11 @@ def test_create_issue_revoke(world: Any) -> None:
 def test_set_limits(world: Any) -> None:
     run("create_tenant", "acme")
     changed = run("set_limits", "acme", "--requests-per-minute", "5", "--max-input-tokens", "70")
-    assert changed["limits"] == {
-        "requests_per_minute": 5,
-        "max_concurrent": 64,
-        "max_input_tokens": 70,
-        "max_output_tokens": None,
-    }
+    set_ones = {"requests_per_minute": 5, "max_concurrent": 64, "max_input_tokens": 70}
+    assert changed["limits"] == dict.fromkeys(Limits.NAMES) | set_ones
     back = run("set_limits", "--tenant", "acme", "--requests-per-minute", "none")
     assert back["limits"]["requests_per_minute"] == 600
-    assert back["own"] == {
-        "requests_per_minute": None,
-        "max_concurrent": None,
-        "max_input_tokens": 70,
-        "max_output_tokens": None,
-    }
+    assert back["own"] == dict.fromkeys(Limits.NAMES) | {"max_input_tokens": 70}
 
 
 def test_allowances(world: Any) -> None:
@@ -173,7 +172,7 @@ def test_usage_and_reap(world: Any) -> None:
         (("issue_key", "acme", "--expires-in-days", "0"), "expires-in-days"),
         (("revoke_key", "nothing"), "no such key"),
         (("set_limits", "acme"), "--requests-per-minute"),
-        (("set_limits", "acme", "--max-concurrent", "0"), "max-concurrent"),
+        (("set_limits", "acme", "--max-concurrent", "0"), "between 1 and"),
         (("set_limits", "acme", "--max-concurrent", "many"), "invalid limit value"),
         (("allow_adapter", "--tenant", "acme", "--adapter", "x"), "owner/name"),
         (("allow_model", "--tenant", "acme", "--model", "gpt"), "llama-tiny"),
@@ -197,8 +196,8 @@ def test_the_admission_queries_use_their_indexes(world: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO tenants_inferencerequest (id, tenant_id, key_id, base_model_id, state, prompt_tokens,"
-            " max_tokens, emitted_tokens, admitted_at, lease_expires_at)"
-            " SELECT gen_random_uuid(), %s, %s, %s, 'settled', 1, 1, 0, now(), now() FROM generate_series(1, 20000)",
+            " max_tokens, held_cost, emitted_tokens, admitted_at, lease_expires_at)"
+            " SELECT gen_random_uuid(), %s, %s, %s, 'settled', 1, 1, 0, 0, now(), now() FROM generate_series(1, 20000)",
             (actor.tenant.pk, actor.key.pk, world.base.pk),
         )
         cursor.execute("ANALYZE tenants_inferencerequest")

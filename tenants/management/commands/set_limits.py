@@ -1,44 +1,58 @@
 from __future__ import annotations
 
-from argparse import SUPPRESS
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from tenants.management.command import JsonCommand, add_subject, find_plan, find_tenant, limit_value, subject
+from tenants.management import bounds
+from tenants.management.command import JsonCommand, find_plan
 from tenants.models import Limits, Tenant
 
 
 class Command(JsonCommand):
-    help = "Set a tenant's own limits, or (none) go back to its plan's. They hold from the next request on."
-    example = "manage.py set_limits acme --requests-per-minute 120 --max-output-tokens none"
+    help = (
+        "Set the limits of a tenant, a key or a member, or (none) take them back. They hold from the next request on."
+    )
+    example = "manage.py set_limits acme --key 5kQz81LmNb0c --tokens-per-day 200000 --models acme/pirate"
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        add_subject(parser, "tenant", "the tenant's short name")
-        for name in Limits.NAMES:
-            text = f"{Tenant._meta.get_field(name).help_text}; none: the plan's"  # type: ignore[union-attr]
-            flag = f"--{name.replace('_', '-')}"
-            parser.add_argument(flag, type=limit_value, default=SUPPRESS, metavar="N", help=text)
-        parser.add_argument("--plan", help="move the tenant to this plan")
+        bounds.add_bound(parser)
+        bounds.add_limits(parser)
+        parser.add_argument("--plan", help="move the tenant to this plan, whose limits hold where it has none")
+        parser.add_argument("--models", help="models that the key or member may use, separated by commas; or: all")
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
-        tenant = find_tenant(subject(options, "tenant"))
-        changes = {name: options[name] for name in Limits.NAMES if name in options}
-        if options["plan"]:
-            changes["plan"] = find_plan(options["plan"])
-        if not changes:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in (*Limits.NAMES, "plan"))
-            raise CommandError(f"Say at least one of {flags}.")
+        bound = bounds.bound(options)
+        row = bound.row
+        changes: dict[str, Any] = bounds.given_limits(options)
+        fields = list(changes)
         for name, value in changes.items():
-            setattr(tenant, name, value)
-        tenant.save(update_fields=list(changes))
-        own = {name: getattr(tenant, name) for name in Limits.NAMES}
-        return {"tenant": tenant.slug, "plan": tenant.plan.name, "limits": tenant.effective_limits(), "own": own}
+            setattr(row, name, value)
+        if options["plan"]:
+            if not isinstance(row, Tenant):
+                raise CommandError("--plan is for whole tenants.")
+            row.plan = find_plan(options["plan"])
+            fields.append("plan")
+        if options["models"] is not None:
+            if isinstance(row, Tenant):
+                raise CommandError("--models is for keys and members; for tenants there is allow_model.")
+            fields += bounds.restrict(row, bound.tenant, options["models"])
+        if not fields:
+            raise CommandError(f"Say at least one of {bounds.flags(Limits.NAMES)}, --plan, --models.")
+        row.save(update_fields=fields)
+        own = row.own_limits()
+        limits = row.effective_limits() if isinstance(row, Tenant) else own
+        return {
+            "tenant": bound.tenant.slug,
+            "subject": bound.subject,
+            "name": bound.name,
+            "plan": bound.tenant.plan.name,
+            "limits": limits,
+            "own": own,
+        }
 
     def describe(self, result: dict[str, Any]) -> str:
-        lines = [f"{result['tenant']} on plan {result['plan']}:"]
-        for name, value in result["limits"].items():
-            source = "own" if result["own"][name] is not None else "plan"
-            lines.append(f"  {name:<20} {'unlimited' if value is None else value} ({source})")
-        return "\n".join(lines)
+        elsewhere = "plan" if result["subject"] == "tenant" else "the tenant's hold"
+        head = f"{result['name']}, on plan {result['plan']}:"
+        return "\n".join([head, *bounds.describe_limits(result["limits"], result["own"], elsewhere)])

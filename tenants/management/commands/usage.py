@@ -15,6 +15,7 @@ _TOTALS = {
     "prompt_tokens": Sum("prompt_tokens", default=0),
     "cached_tokens": Sum("cached_tokens", default=0),
     "completion_tokens": Sum("completion_tokens", default=0),
+    "cost": Sum("cost", default=0),
     "not_completed": Count("id", filter=~Q(outcome="completed")),
 }
 
@@ -53,11 +54,14 @@ class Command(JsonCommand):
         return {"tenant": tenant.slug, **entries.aggregate(**_TOTALS), "running": running, "models": models}
 
     def describe(self, result: dict[str, Any]) -> str:
-        head = f"{'model':<40} {'requests':>9} {'prompt':>10} {'cached':>10} {'completion':>11} {'not completed':>14}"
+        head = (
+            f"{'model':<40} {'requests':>9} {'prompt':>10} {'cached':>10} {'completion':>11} {'micro-units':>12}"
+            f" {'not completed':>14}"
+        )
         rows = [*result["models"], {**result, "model": "in all"}]
         lines = [
             f"{row['model']:<40} {row['requests']:>9} {row['prompt_tokens']:>10} {row['cached_tokens']:>10}"
-            f" {row['completion_tokens']:>11} {row['not_completed']:>14}"
+            f" {row['completion_tokens']:>11} {row['cost']:>12} {row['not_completed']:>14}"
             for row in rows
         ]
         return "\n".join([head, *lines, f"{result['running']} running now"])

@@ -1,0 +1,63 @@
+"""Where a tenant's limits stand now, and those of one member or key: what is used, what is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection
+
+from tenants.models import ApiKey, Limits, Member, Tenant
+
+_STANDING = """
+SELECT s.*, a.held_tokens, a.held_cost, a.settled_count, a.settled_tokens, a.settled_cost
+  FROM tenants_standing(%s, %s, %s, clock_timestamp()) s LEFT JOIN tenants_account a ON a.id = s.account_id
+"""
+
+_UNIT = 60_000_000
+
+
+def standing(tenant: Tenant, member: Member | None = None, key: ApiKey | None = None) -> list[dict[str, Any]]:
+    """One object a subject: the tenant, then the member and the key as far as they have limits.
+
+    ``limits``: ``{name: {"limit", "used", "left"}}`` of every limit in force; ``used`` is absent for the limits of a
+    single request. Requests and tokens per minute count what is not refilled yet. Money in micro-units.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_STANDING, [tenant.pk, member.pk if member else None, key.pk if key else None])
+        names = [column.name for column in cursor.description]
+        return [_subject(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
+
+
+def _subject(row: dict[str, Any]) -> dict[str, Any]:
+    left = {
+        "requests_per_minute": _whole(row["requests_units"]),
+        "tokens_per_minute": _whole(row["tokens_units"]),
+        "max_concurrent": _less(row["max_concurrent"], row["running"]),
+        "tokens_per_day": _less(row["tokens_per_day"], row["day_tokens"]),
+        "tokens_per_month": _less(row["tokens_per_month"], row["month_tokens"]),
+        "budget_soft": _less(row["budget_soft"], row["month_cost"]),
+        "budget_hard": _less(row["budget_hard"], row["month_cost"]),
+    }
+    limits: dict[str, dict[str, int]] = {}
+    for name in Limits.NAMES:
+        limit = row[name]
+        if limit is None:
+            continue
+        rest = left.get(name)
+        limits[name] = {"limit": limit} if rest is None else {"limit": limit, "used": limit - rest, "left": rest}
+    sums = ("held_tokens", "held_cost", "settled_count", "settled_tokens", "settled_cost")
+    return {
+        "subject": row["subject"],
+        "limits": limits,
+        "month_tokens": row["month_tokens"],
+        "month_cost": row["month_cost"],
+        **{name: row[name] or 0 for name in sums},
+    }
+
+
+def _whole(units: int | None) -> int | None:
+    return None if units is None else units // _UNIT
+
+
+def _less(limit: int | None, used: int | None) -> int | None:
+    return None if limit is None else max(limit - (used or 0), 0)
