@@ -166,6 +166,8 @@ def _delta(data: bytes, body: Mapping[str, Any]) -> Delta:
             _usage(usage) if usage else None,
             choice.get("index", 0),
         )
+        if not 0 <= delta.index < body.get("n", 1):
+            raise ValueError("a choice that was not asked for")
         return delta if body.keys().isdisjoint(_LOGPROBS) else _with_logprobs(delta, choice, body)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise WorkerUnavailable("The worker sent an event that is not understood") from error

@@ -88,7 +88,7 @@ class LogprobShapes:
         return named
 
     def _candidates(self, entry: TokenLogprob) -> dict[str, Any]:
-        candidates = {
+        candidates: dict[str, Any] = {
             str(token): {"logprob": _finite(logprob), "rank": rank, "decoded_token": self._tokens.text(token)}
             for rank, (token, logprob) in enumerate(entry.top, start=1)
         }

@@ -15,6 +15,13 @@ GENERATE_AUDIENCE = "loraplex-worker"
 OPERATOR_AUDIENCE = "loraplex-worker-operator"
 GRANT_ALGORITHM = "EdDSA"
 
+MAX_CHOICES = 16
+MAX_LOGPROBS = 20
+"""Most likely tokens shown beside each one."""
+
+MAX_PROMPT_LOGPROBS = 65_536
+"""Numbers that one prompt may be answered with: they leave in one event, of some megabytes."""
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 

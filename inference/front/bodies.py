@@ -25,12 +25,7 @@ from inference.front.field_checks import (
     text,
     token_ids,
 )
-from inference.protocol import SamplingParams
-
-MAX_LOGPROBS = 20
-MAX_CHOICES = 16
-MAX_PROMPT_LOGPROBS = 65_536
-"""Numbers that one prompt may be answered with: they leave in one event, of some megabytes."""
+from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPT_LOGPROBS, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +172,8 @@ def _check_together(values: Mapping[str, Any], max_tokens: int | None, *, chat: 
         raise invalid("best_of", "best_of must equal n: every choice is returned", "unsupported_parameter")
     if chat and values.get("stream") and "prompt_logprobs" in values:
         raise invalid("prompt_logprobs", "prompt_logprobs of a chat are not available with stream: true")
-    if max_tokens == 0 and not values.get("echo"):
-        raise invalid("max_tokens", "max_tokens must be at least 1; 0 is possible only with echo: true")
+    if max_tokens == 0 and not values.get("echo") and "prompt_logprobs" not in values:
+        raise invalid("max_tokens", "max_tokens must be at least 1; 0 is possible only with echo or prompt_logprobs")
 
 
 def _logprobs(values: Mapping[str, Any], *, chat: bool) -> dict[str, int | None]:

@@ -18,12 +18,13 @@ from psycopg_pool import PoolTimeout
 from uuid6 import uuid7
 
 from fleet.dialects.base import Job
-from gateway.chunks import Chunks
+from gateway.chunks import FEW, Chunks
 from gateway.errors import ApiError, error_of, overloaded, shutting_down
+from gateway.renderers import check_scores
 from gateway.schemas import AnyRequest, ChatRequest
 from gateway.services import MOST_RUNNING, Services
 from inference.errors import EngineDead, Overloaded, WorkerUnavailable
-from inference.protocol import Delta, Usage
+from inference.protocol import Delta, Usage, joined
 from tenants.access import Access, ServedModel
 from tenants.admission import Admitted, admit
 from tenants.errors import Denied
@@ -44,6 +45,7 @@ concurrency lease given back and the ledger up to date."""
 class Run:
     """One request of one caller. Driven by the task that iterates :meth:`deltas`; settled once, however that ends.
 
+    :ivar prompt: token ids, once they are known.
     :ivar emitted: tokens received from the worker so far: what the caller pays for beside the prompt.
     :ivar limits: the caller's limits as admission or its refusal reported them.
     :ivar ended: nothing more will be generated; the settlement is under way or done.
@@ -53,6 +55,7 @@ class Run:
         self.request_id = uuid7()
         self.request = request
         self.started = time.monotonic()
+        self.prompt: Sequence[int] = ()
         self.emitted = 0
         self.limits: LimitState | None = None
         self.admitted: Admitted | None = None
@@ -61,7 +64,6 @@ class Run:
         self._services = services
         self._access = access
         self._model: ServedModel | None = None
-        self._prompt_tokens = 0
         self._dispatched = False
         self._owner: asyncio.Task[object] | None = None
         self._stopped_with: ApiError | None = None
@@ -98,13 +100,13 @@ class Run:
             raise shutting_down()
         if len(services.running) >= MOST_RUNNING:
             raise overloaded("The server is busy; try again shortly.")
-        prompt = await services.renderers.encode(self.model, self.request, self._access.tenant_id)
-        self._prompt_tokens = len(prompt)
+        self.prompt = await services.renderers.encode(self.model, self.request, self._access.tenant_id)
+        check_scores(self.request, len(self.prompt))
         self.admitted = await self._admit()
         services.enter(self)
         finish_reason: str | None = None
         try:
-            async with aclosing(self._upstream(prompt, self.admitted)) as upstream:
+            async with aclosing(self._upstream(self.prompt, self.admitted)) as upstream:
                 async for delta in upstream:
                     self.emitted += len(delta.token_ids)
                     finish_reason = delta.finish_reason or finish_reason
@@ -122,6 +124,11 @@ class Run:
             self._settle("failed", finish_reason)
             raise
 
+    async def chunks(self) -> Chunks:
+        """Writes this run's answer; only once its prompt is known."""
+        renderer = await self._services.renderers.of(self.model)
+        return await Chunks.of_run(self.request_id, self.request, self.model, self.prompt, renderer)
+
     async def settled(self) -> Usage:
         """Usage of a completed run, once it is written down or :data:`SETTLE_PATIENCE` is over."""
         assert self._settlement is not None, "only after deltas() has ended"
@@ -130,14 +137,15 @@ class Run:
         return self.usage
 
     async def _admit(self) -> Admitted:
+        most = self.request.most_tokens
         admission = self._services.spawn(
             admit(
                 self._services.pool,
                 request_id=self.request_id,
                 access=self._access,
                 model=self.model,
-                prompt_tokens=self._prompt_tokens,
-                max_tokens=self.request.most_tokens,
+                prompt_tokens=len(self.prompt),
+                max_tokens=None if most is None else max(most, 1) * self.request.choices,
             )
         )
         try:
@@ -163,7 +171,8 @@ class Run:
     async def _upstream(self, prompt: Sequence[int], admitted: Admitted) -> AsyncGenerator[Delta, None]:
         """Deltas of the best worker; of the next one when the first fails before its first token."""
         model = self.model
-        sampling = {**self.request.sampling(), "max_tokens": admitted.max_tokens}
+        most = 0 if self.request.most_tokens == 0 else admitted.max_tokens // self.request.choices
+        sampling = {**self.request.sampling(), "max_tokens": most}
         job = Job(model.base, model.adapter_digest, prompt, sampling, admitted.grant)
         candidates = await self._services.router.candidates(
             fingerprint=model.fingerprint,
@@ -195,7 +204,7 @@ class Run:
             return
         self.ended = True
         charged = {"completed": True, "cancelled": self._dispatched, "failed": self.emitted > 0}[outcome]
-        prompt_tokens = self._prompt_tokens if charged else 0
+        prompt_tokens = len(self.prompt) if charged else 0
         self.usage = Usage(prompt_tokens, self.emitted, min(cached, prompt_tokens))
         self._settlement = self._services.spawn(self._write(outcome, finish_reason, self.usage))
 
@@ -268,8 +277,9 @@ async def _stream(run: Run, transport: Transport) -> None:
     async with aclosing(run.deltas()) as deltas:
         async for delta in deltas:
             if chunks is None:
-                chunks = Chunks(run.request_id, run.request, run.model)
-                payloads = [*chunks.first(), *chunks.of(delta)]
+                chunks = await run.chunks()
+            if len(delta.prompt_logprobs or ()) > FEW:
+                payloads = await asyncio.to_thread(chunks.of, delta)
             else:
                 payloads = chunks.of(delta)
             if payloads:
@@ -283,13 +293,14 @@ async def _stream(run: Run, transport: Transport) -> None:
 
 
 async def _whole(run: Run, transport: Transport) -> None:
-    texts: list[str] = []
-    finish_reason: str = "stop"
+    parts: list[list[Delta]] = [[] for _ in range(run.request.choices)]
     async with aclosing(run.deltas()) as deltas:
         async for delta in deltas:
-            texts.append(delta.text)
-            finish_reason = delta.finish_reason or finish_reason
+            parts[delta.index].append(delta)
     usage = await run.settled()
-    chunks = Chunks(run.request_id, run.request, run.model)
-    await transport.send(run, [chunks.whole("".join(texts), finish_reason, usage)])
+    chunks = await run.chunks()
+    choices = [joined(deltas) for deltas in parts]
+    scored = any(choice.logprobs or choice.prompt_logprobs for choice in choices)
+    answer = await asyncio.to_thread(chunks.whole, choices, usage) if scored else chunks.whole(choices, usage)
+    await transport.send(run, [answer])
     await transport.finish(run)

@@ -1,25 +1,50 @@
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from gateway.schemas import AnyRequest, ChatRequest
-from inference.protocol import Delta, Usage
+from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest
+from inference.logprob_shapes import Echo, LogprobShapes
+from inference.prompt import PromptRenderer
+from inference.protocol import Delta, TokenLogprob, Usage
 from tenants.access import ServedModel
+
+FEW = 512
+"""The log-probabilities of a longer prompt are written in a thread: other streams would wait for them."""
 
 
 class Chunks:
     """OpenAI's objects for one request, as JSON bytes: chunks of a stream, or the one whole answer.
 
     The parts that stay the same are encoded once: building a chunk is then one dump of its text and a join.
+
+    :param shapes: writes log-probabilities.
+    :param prompt: token ids.
+    :param echo: the prompt as it goes before each choice's text, or ``None``.
     """
 
-    def __init__(self, request_id: UUID, request: AnyRequest, model: ServedModel) -> None:
+    def __init__(
+        self,
+        request_id: UUID,
+        request: AnyRequest,
+        model: ServedModel,
+        *,
+        shapes: LogprobShapes,
+        prompt: Sequence[int] = (),
+        echo: Echo | None = None,
+    ) -> None:
         self._chat = isinstance(request, ChatRequest)
         self._include_usage = request.include_usage
+        self._shapes, self._prompt, self._echo = shapes, prompt, echo
+        self._shows_prompt = isinstance(request, CompletionRequest) and request.prompt_logprobs is not None
+        self._scores: tuple[TokenLogprob, ...] = ()
+        self._begun: set[int] = set()
         kind = "chatcmpl" if self._chat else "cmpl"
         self._head: dict[str, Any] = {
             "id": f"{kind}-{request_id.hex}",
@@ -28,33 +53,52 @@ class Chunks:
             "model": model.id,
             "system_fingerprint": f"fp_{model.fingerprint[:12]}",
         }
-        head = orjson.dumps(self._head)[:-1] + b',"choices":['
-        end = b'],"usage":null}' if self._include_usage else b"]}"
-        self._usage_head = head
-        if self._chat:
-            self._before = head + b'{"index":0,"delta":{"content":'
-            self._after = b'},"logprobs":null,"finish_reason":null}' + end
-            self._finish = (head + b'{"index":0,"delta":{},"logprobs":null,"finish_reason":', b"}" + end)
-            role = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-            self._role: bytes | None = head + role + end
-        else:
-            self._before = head + b'{"index":0,"text":'
-            self._after = b',"logprobs":null,"finish_reason":null}' + end
-            self._finish = (head + b'{"index":0,"text":"","logprobs":null,"finish_reason":', b"}" + end)
-            self._role = None
+        self._usage_head = orjson.dumps(self._head)[:-1] + b',"choices":['
+        self._open = self._usage_head + b'{"index":'
+        self._text = b',"delta":{"content":' if self._chat else b',"text":'
+        self._logprobs = b'},"logprobs":' if self._chat else b',"logprobs":'
+        nothing = b',"delta":{},"logprobs":null' if self._chat else b',"text":"","logprobs":null'
+        self._finish = nothing + b',"finish_reason":'
+        self._close = b'}],"usage":null}' if self._include_usage else b"}]}"
 
-    def first(self) -> list[bytes]:
-        """What a stream opens with: the role, in a chat."""
-        return [] if self._role is None else [self._role]
+    @classmethod
+    async def of_run(
+        cls, request_id: UUID, request: AnyRequest, model: ServedModel, prompt: Sequence[int], renderer: PromptRenderer
+    ) -> Chunks:
+        echo = None
+        if isinstance(request, CompletionRequest) and request.echo:
+            given = request.one_prompt()
+            text = given if isinstance(given, str) else None
+            if len(prompt) > FEW:
+                echo = await asyncio.to_thread(Echo.of, renderer, prompt, text)
+            else:
+                echo = Echo.of(renderer, prompt, text)
+        return cls(request_id, request, model, shapes=LogprobShapes(renderer), prompt=prompt, echo=echo)
 
     def of(self, delta: Delta) -> list[bytes]:
-        """Chunks for one delta: none while its text is held back, two when text and the end come together."""
+        """Chunks for one delta: the role first where a chat's choice begins; none while text is held back; two when
+        text and the end come together.
+        """
         chunks = []
-        if delta.text:
-            chunks.append(self._before + orjson.dumps(delta.text) + self._after)
+        begin = self._open + b"%d" % delta.index
+        first = delta.index not in self._begun
+        if first:
+            self._begun.add(delta.index)
+            if self._chat:
+                role = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
+                chunks.append(begin + role + self._close)
+        text, logprobs, more = delta.text, None, b""
+        if delta.logprobs is not None or first:
+            text, logprobs, scores = self._scored(delta, first=first)
+            more = b',"prompt_logprobs":' + orjson.dumps(scores) if scores is not None else b""
+        if text or logprobs is not None or more:
+            shown = b"null" if logprobs is None else orjson.dumps(logprobs)
+            chunks.append(
+                begin + self._text + orjson.dumps(text) + self._logprobs + shown + more + b',"finish_reason":null'
+                + self._close
+            )  # fmt: skip
         if delta.finish_reason is not None:
-            before, after = self._finish
-            chunks.append(before + orjson.dumps(delta.finish_reason) + after)
+            chunks.append(begin + self._finish + orjson.dumps(delta.finish_reason) + self._close)
         return chunks
 
     def last(self, usage: Usage) -> list[bytes]:
@@ -63,13 +107,30 @@ class Chunks:
             return []
         return [self._usage_head + b'],"usage":' + orjson.dumps(usage.openai()) + b"}"]
 
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
-        """The answer of a request that does not stream."""
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish_reason}
+    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
+        """The answer of a request that does not stream; each choice as one delta."""
+        choices = [self._choice(delta) for delta in deltas]
+        kind = "chat.completion" if self._chat else "text_completion"
+        return orjson.dumps({**self._head, "object": kind, "choices": choices, "usage": usage.openai()})
+
+    def _choice(self, delta: Delta) -> dict[str, Any]:
+        text, logprobs, scores = self._scored(delta, first=True)
+        choice: dict[str, Any] = {"index": delta.index, "logprobs": logprobs, "finish_reason": delta.finish_reason}
         if self._chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-            kind = "chat.completion"
         else:
             choice["text"] = text
-            kind = "text_completion"
-        return orjson.dumps({**self._head, "object": kind, "choices": [choice], "usage": usage.openai()})
+        return choice if scores is None else {**choice, "prompt_logprobs": scores}
+
+    def _scored(self, delta: Delta, *, first: bool) -> tuple[str, dict[str, Any] | None, list[Any] | None]:
+        """The delta's text and log-probabilities with the echoed prompt before the first; the prompt's own."""
+        if delta.prompt_logprobs is not None:
+            self._scores = delta.prompt_logprobs  # choice 0 brings them before the others begin
+        if self._chat:
+            return delta.text, self._shapes.chat(delta), None
+        scores = self._shapes.prompt(self._prompt, self._scores) if first and self._shows_prompt else None
+        if self._echo is None:
+            return delta.text, self._shapes.completion(delta), scores
+        echo = replace(self._echo, logprobs=self._scores) if first else None
+        logprobs = self._shapes.completion(delta, shift=len(self._echo.text), echo=echo)
+        return (echo.text if echo is not None else "") + delta.text, logprobs, scores

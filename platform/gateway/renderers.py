@@ -9,6 +9,7 @@ from uuid import UUID
 from gateway.errors import ApiError, bad_request
 from gateway.schemas import AnyRequest, ChatRequest
 from inference.prompt import PromptRenderer
+from inference.protocol import MAX_PROMPT_LOGPROBS
 from tenants.access import ServedModel
 
 MOST_MODELS = 16
@@ -107,6 +108,19 @@ class Renderers:
 def _too_long(renderer: PromptRenderer, what: str, param: str) -> ApiError:
     message = f"The model's context is {renderer.context_length} tokens, but the prompt {what}."
     return ApiError(400, "context_length_exceeded", message, param)
+
+
+def check_scores(request: AnyRequest, prompt_tokens: int) -> None:
+    """Raises ``ApiError`` 400 when a prompt's log-probabilities are more than one answer can hold."""
+    if request.scored_prompt is None:
+        return
+    field, top = request.scored_prompt
+    if prompt_tokens * (top + 1) > MAX_PROMPT_LOGPROBS:
+        message = (
+            f"{field}: {top} beside each of the prompt's {prompt_tokens} tokens are more than the "
+            f"{MAX_PROMPT_LOGPROBS} log-probabilities that one answer may hold."
+        )
+        raise bad_request(message, field)
 
 
 def _check_against_model(renderer: PromptRenderer, request: AnyRequest) -> None:

@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import orjson
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,74 +17,12 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gateway.errors import ApiError, bad_request
+from gateway.fields import only, stop_texts, text_content, token_biases
+from inference.protocol import MAX_CHOICES, MAX_LOGPROBS
 
-MOST_STOPS = 4
 MOST_MESSAGES = 2048
-
-
-def _stops(value: Any) -> Any:
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise PydanticCustomError("stop", "has to be a string or a list of strings")
-    if len(value) > MOST_STOPS:
-        raise PydanticCustomError("stop", "holds more than {most} strings", {"most": MOST_STOPS})
-    if any(not 1 <= len(item) <= 256 for item in value):
-        raise PydanticCustomError("stop", "each string has to be 1 to 256 characters long")
-    return tuple(value)
-
-
-def _content(value: Any) -> Any:
-    """Text, or OpenAI's content parts as long as they are text; parts are joined as the model's template expects."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        raise PydanticCustomError("content", "has to be text or a list of text parts")
-    texts = []
-    for number, part in enumerate(value):
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise PydanticCustomError("content", "part {number} has no type", {"number": number})
-        if part["type"] != "text":
-            raise PydanticCustomError(
-                "unsupported", "parts of type {type} are not supported, only text", {"type": part["type"][:64]}
-            )
-        if set(part) != {"type", "text"} or not isinstance(part["text"], str):
-            raise PydanticCustomError(
-                "content", "part {number} has to be an object of type and text alone", {"number": number}
-            )
-        texts.append(part["text"])
-    return "\n".join(texts)
-
-
-def _bias(value: Any) -> Any:
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or len(value) > 300:
-        raise PydanticCustomError("logit_bias", "has to be an object of at most 300 token ids")
-    checked = {}
-    for token, bias in value.items():
-        if not (isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 10):
-            raise PydanticCustomError("logit_bias", "{token} is not a token id", {"token": str(token)[:32]})
-        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
-            raise PydanticCustomError("logit_bias", "the bias of {token} is not within -100 to 100", {"token": token})
-        checked[token] = float(bias)
-    return checked
-
-
-def only(*harmless: Any) -> AfterValidator:
-    """For a field of OpenAI's that is not built: ``None`` and the given values mean nothing, all others are refused."""
-
-    def check(value: Any) -> Any:
-        if value is not None and not any(type(value) is type(item) and value == item for item in harmless):
-            raise PydanticCustomError("unsupported", "is not supported")
-        return value
-
-    return AfterValidator(check)
-
-
-_TEXT_FORMAT: dict[str, str] = {"type": "text"}
+TEXT_FORMAT = {"type": "text"}
+Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
 class Strict(BaseModel):
@@ -101,7 +38,7 @@ class Message(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
         str,
-        BeforeValidator(_content),
+        BeforeValidator(text_content),
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
     ]
     name: Annotated[str, Field(max_length=64)] | None = None
@@ -131,16 +68,16 @@ class Sampling(Strict):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Annotated[
         tuple[str, ...],
-        BeforeValidator(_stops),
+        BeforeValidator(stop_texts),
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 4}]}),
     ] = ()
     logit_bias: Annotated[
         dict[str, float],
-        BeforeValidator(_bias),
+        BeforeValidator(token_biases),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
     ] = Field(default_factory=dict)
     user: Annotated[str, Field(max_length=512)] | None = None
-    n: Annotated[Any, only(1)] = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     top_k: Annotated[int, Field(ge=0, le=2**30)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -158,6 +95,20 @@ class Sampling(Strict):
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def shown_logprobs(self) -> int | None:
+        """How many of the most likely tokens are shown beside each generated one; ``None``: nothing is."""
+        raise NotImplementedError
+
+    @property
+    def scored_prompt(self) -> tuple[str, int] | None:
+        """The field that asks for the prompt's log-probabilities, and how many beside each of its tokens."""
+        return None
+
     def sampling(self) -> dict[str, Any]:
         """Fields for the worker under vLLM's names; what the client left out stays out."""
         names = (
@@ -169,6 +120,12 @@ class Sampling(Strict):
             fields["stop"] = list(self.stop)
         if self.logit_bias:
             fields["logit_bias"] = self.logit_bias
+        if self.choices > 1:
+            fields["n"] = self.choices
+        if self.shown_logprobs is not None:
+            fields["logprobs"] = self.shown_logprobs
+        if self.scored_prompt is not None:
+            fields["prompt_logprobs"] = self.scored_prompt[1]
         return fields
 
 
@@ -179,9 +136,9 @@ class ChatRequest(Sampling):
     store: Annotated[Any, only(False)] = None
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
 
-    logprobs: Annotated[Any, only(False)] = None
-    top_logprobs: Annotated[Any, only()] = None
-    response_format: Annotated[Any, only(_TEXT_FORMAT)] = None
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
+    response_format: Annotated[Any, only(TEXT_FORMAT)] = None
     tools: Annotated[Any, only([])] = None
     tool_choice: Annotated[Any, only("none")] = None
     parallel_tool_calls: Annotated[Any, only(True)] = None
@@ -203,6 +160,16 @@ class ChatRequest(Sampling):
             raise PydanticCustomError("max_tokens", "max_tokens and max_completion_tokens disagree")
         return self
 
+    @model_validator(mode="after")
+    def _logprobs_before_their_number(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise PydanticCustomError("top_logprobs", "top_logprobs is only possible with logprobs: true")
+        return self
+
+    @property
+    def shown_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
     @property
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
@@ -213,9 +180,11 @@ class CompletionRequest(Sampling):
         Any,
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}),
     ]
-    best_of: Annotated[Any, only(1)] = None
-    echo: Annotated[Any, only(False)] = None
-    logprobs: Annotated[Any, only()] = None
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    echo: bool | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
     suffix: Annotated[Any, only()] = None
 
     @model_validator(mode="after")
@@ -228,6 +197,30 @@ class CompletionRequest(Sampling):
         if not isinstance(prompt, str | list):
             raise PydanticCustomError("prompt", "prompt has to be one string or one list of token ids")
         return self
+
+    @model_validator(mode="after")
+    def _agree(self) -> CompletionRequest:
+        if self.best_of not in {None, self.choices}:
+            raise PydanticCustomError("best_of", "best_of has to equal n: every choice is returned")
+        if self.max_tokens == 0 and not self.echo:
+            raise PydanticCustomError("max_tokens", "max_tokens can be 0 only with echo: true")
+        return self
+
+    @property
+    def shown_logprobs(self) -> int | None:
+        return self.logprobs
+
+    def sampling(self) -> dict[str, Any]:
+        fields = super().sampling()
+        if self.max_tokens == 0:  # the worker generates nothing only where it has the prompt to score
+            fields.setdefault("prompt_logprobs", 0)
+        return fields
+
+    @property
+    def scored_prompt(self) -> tuple[str, int] | None:
+        fields = {"prompt_logprobs": self.prompt_logprobs, "logprobs": self.logprobs if self.echo else None}
+        asked = [(name, count) for name, count in fields.items() if count is not None]
+        return max(asked, key=lambda field: field[1], default=None)
 
     def one_prompt(self) -> Any:
         """The prompt itself where it came as a list of one."""
@@ -245,7 +238,9 @@ AnyRequest = ChatRequest | CompletionRequest
 RequestModel = TypeVar("RequestModel", bound=Sampling)
 
 # Whole-model checks have no location of their own; their error's type names the field.
-_FIELDS_OF_MODEL_CHECKS = {"stream_options", "max_tokens", "prompt"}
+_FIELDS_OF_MODEL_CHECKS = {
+    "stream_options", "max_tokens", "prompt", "top_logprobs", "best_of",
+}  # fmt: skip
 
 
 def parse_json(body: bytes | str) -> Any:

@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from inference.client import WorkerClient
-from inference.front.bodies import MAX_PROMPT_LOGPROBS, check_scores, generate_body
+from inference.front.bodies import check_scores, generate_body
 from inference.front.errors import ApiError
 from inference.prompt import PromptRenderer
-from inference.protocol import TokenLogprob, joined
+from inference.protocol import MAX_PROMPT_LOGPROBS, TokenLogprob, joined
 from tests.inference.front.actors import TinyWorker
 from tests.inference.front.answers import CHAT, COMPLETIONS, gathered, merged, post
 
