@@ -1,4 +1,4 @@
-"""One Llama-like decoder on torch: norms, fused linears, rotation, attention through a backend, adapters at four sites.
+"""One Llama-like decoder on torch: fused linears, attention through a backend, adapters at four sites.
 
 Sequences of a step are laid end to end: ``T`` tokens, no padding, no batch dimension.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from inference.attention.base import AttentionBackend, AttentionStep
 from inference.model_config import ModelConfig
 from inference.models.linear import Linear
 from inference.models.lora import AdaptedSite, AdapterSites, AdapterStep
+from inference.models.pointwise import Norms, Pointwise
 from inference.models.rope import Rope
 from sgmv import Plan
 
@@ -30,8 +29,7 @@ class Layer:
     o: Linear
     gate_up: Linear
     down: Linear
-    q_norm: Tensor | None = None
-    k_norm: Tensor | None = None
+    norms: Norms | None = None
 
 
 class Decoder:
@@ -49,6 +47,7 @@ class Decoder:
         norm: Tensor,
         head: Linear,
         rope: Rope,
+        pointwise: Pointwise,
         sites: AdapterSites,
     ) -> None:
         self.config = config
@@ -57,46 +56,33 @@ class Decoder:
         self._norm = norm
         self._head = head
         self._rope = rope
+        self._pointwise = pointwise
         self.sites = sites
-        self._query = config.num_heads * config.head_dim
-        self._rotated = self._query + config.num_kv_heads * config.head_dim
 
     def forward(
         self, tokens: Tensor, positions: Tensor, plan: Plan, attention: AttentionBackend, step: AttentionStep
     ) -> Tensor:
         """Compute and store KV for all tokens. ``[T] → [T, hidden]``, before the last norm."""
-        eps = self.config.rms_eps
+        pointwise = self._pointwise
         cos, sin = self._rope.at(positions)
         hidden = self._embedding.index_select(0, tokens)
         self.sites.embedding.apply(hidden, tokens, plan)
         adapted = self.sites.begin(plan, hidden.device)
         for index, (layer, sites) in enumerate(zip(self._layers, self.sites.layers, strict=True)):
-            x = _rms_norm(hidden, layer.input_norm, eps)
+            x = pointwise.rms_norm(hidden, layer.input_norm)
             qkv = _adapted(layer.qkv, sites["qkv"], x, adapted)
-            q, k, v = self._heads(qkv, layer, cos, sin)
+            q, k, v = pointwise.heads(qkv, layer.norms, cos, sin)
             x = attention.attend(index, q, k, v, step)
             hidden = _adapted_add(layer.o, sites["o"], x, hidden, adapted)
-            x = _rms_norm(hidden, layer.post_norm, eps)
-            gate, up = _adapted(layer.gate_up, sites["gate_up"], x, adapted).chunk(2, dim=1)
-            x = F.silu(gate).mul_(up)
+            x = pointwise.rms_norm(hidden, layer.post_norm)
+            x = pointwise.gate(_adapted(layer.gate_up, sites["gate_up"], x, adapted))
             hidden = _adapted_add(layer.down, sites["down"], x, hidden, adapted)
         return hidden
 
     def logits(self, hidden: Tensor, slots: Sequence[int]) -> Tensor:
         """``[n, hidden] → [n, vocab]``: call it with the rows to sample and no others. :param slots: of each row."""
-        x = _rms_norm(hidden, self._norm, self.config.rms_eps)
+        x = self._pointwise.rms_norm(hidden, self._norm)
         return _adapted(self._head, self.sites.head, x, self.sites.begin_head(slots, x.device))
-
-    def _heads(self, qkv: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        config = self.config
-        qk = qkv[:, : self._rotated].view(len(qkv), -1, config.head_dim)
-        v = qkv[:, self._rotated :].view(len(qkv), -1, config.head_dim)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = qk[:, : config.num_heads], qk[:, config.num_heads :]
-            eps = config.rms_eps
-            qk = torch.cat([_rms_norm(q, layer.q_norm, eps), _rms_norm(k, layer.k_norm, eps)], dim=1)
-        qk = self._rope.rotate(qk, cos, sin)
-        return qk[:, : config.num_heads], qk[:, config.num_heads :], v
 
 
 def _adapted(linear: Linear, site: AdaptedSite, x: Tensor, step: AdapterStep | None) -> Tensor:
@@ -111,7 +97,3 @@ def _adapted_add(linear: Linear, site: AdaptedSite, x: Tensor, residual: Tensor,
     if step is not None:
         site.apply(y, x, step, residual)
     return y
-
-
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)

@@ -12,6 +12,7 @@ from inference.models.checkpoint import Checkpoint
 from inference.models.decoder import Decoder, Layer
 from inference.models.linear import Linear, make_linear
 from inference.models.lora import SITES, AdaptedSite, AdapterSites, site_shapes
+from inference.models.pointwise import make_pointwise
 from inference.models.rope import Rope
 from sgmv import EmbeddingSite
 
@@ -26,13 +27,15 @@ def load_decoder(directory: Path, *, positions: int, device: torch.device, dtype
     weights = _Weights(Checkpoint(directory), config, device, dtype)
     embedding = weights.tensor(f"{EMBEDDING}.weight")
     layers = [_layer(weights, f"model.layers.{index}.") for index in range(config.num_layers)]
+    rope = Rope(config, positions, device=device, dtype=dtype)
     return Decoder(
         config=config,
         embedding=embedding,
         layers=[layer for layer, _ in layers],
         norm=weights.tensor("model.norm.weight"),
         head=make_linear(embedding if config.tied else weights.tensor(f"{HEAD}.weight")),
-        rope=Rope(config, positions, device=device, dtype=dtype),
+        rope=rope,
+        pointwise=make_pointwise(config, rope, device=device, dtype=dtype),
         sites=AdapterSites(
             embedding=EmbeddingSite(config.vocab_size, config.hidden_size, device=device, dtype=dtype),
             layers=tuple(sites for _, sites in layers),
@@ -65,7 +68,8 @@ def _layer(weights: _Weights, prefix: str) -> tuple[Layer, dict[str, AdaptedSite
         bias = torch.cat([weights.tensor(f"{module}.bias") for module in modules]) if biased else None
         linears[name] = make_linear(weight, bias)
         sites[name] = AdaptedSite.make(in_features, slices, bias, device=weights.device, dtype=weights.dtype)
-    normed = f"{prefix}self_attn.q_norm.weight" in weights
+    attention = f"{prefix}self_attn."
+    normed = f"{attention}q_norm.weight" in weights
     layer = Layer(
         input_norm=weights.tensor(f"{prefix}input_layernorm.weight"),
         post_norm=weights.tensor(f"{prefix}post_attention_layernorm.weight"),
@@ -73,7 +77,8 @@ def _layer(weights: _Weights, prefix: str) -> tuple[Layer, dict[str, AdaptedSite
         o=linears["o"],
         gate_up=linears["gate_up"],
         down=linears["down"],
-        q_norm=weights.tensor(f"{prefix}self_attn.q_norm.weight") if normed else None,
-        k_norm=weights.tensor(f"{prefix}self_attn.k_norm.weight") if normed else None,
+        norms=(weights.tensor(f"{attention}q_norm.weight"), weights.tensor(f"{attention}k_norm.weight"))
+        if normed
+        else None,
     )
     return layer, sites
