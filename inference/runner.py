@@ -17,6 +17,7 @@ from inference.attention.make import make_attention
 from inference.core.step import Row, Sampled
 from inference.errors import ConfigError, InferenceError
 from inference.logprobs import slice_rows, token_logprobs
+from inference.masks import apply_masks
 from inference.model_config import end_tokens
 from inference.models.checkpoint import Checkpoint
 from inference.models.decoder import Decoder
@@ -85,9 +86,7 @@ class TorchRunner:
         config = decoder.config
         if max_model_len > config.max_position:
             raise ConfigError(f"max_model_len {max_model_len} exceeds the model's {config.max_position}")
-        attention = make_attention(
-            config, num_blocks=num_blocks, block_size=block_size, device=place, dtype=kind
-        )
+        attention = make_attention(config, num_blocks=num_blocks, block_size=block_size, device=place, dtype=kind)
         return cls(
             decoder,
             attention,
@@ -167,12 +166,12 @@ class TorchRunner:
         results: list[Sampled | None] = [None] * len(rows)
         if not draws:
             return results
-        chosen, logprobs = self._choose(self._logits(hidden, places, slots), draws)
+        chosen, logprobs, late = self._choose(self._logits(hidden, places, slots), draws)
         at = 0
         for index, row in enumerate(rows):
             if row.params is None:
                 continue
-            count = _accepted(row, chosen[at : at + 1 + row.draft])
+            count = 0 if at in late else _accepted(row, chosen[at : at + 1 + row.draft])
             taken = slice(at, at + count)
             results[index] = Sampled(
                 chosen[taken],
@@ -181,19 +180,20 @@ class TorchRunner:
             at += 1 + row.draft
         return results
 
-    def _choose(self, logits: Tensor, draws: list[Row]) -> tuple[list[int], dict[int, TokenLogprob]]:
-        """A token for each draw, and the log-probabilities of those that ask for them."""
+    def _choose(self, logits: Tensor, draws: list[Row]) -> tuple[list[int], dict[int, TokenLogprob], set[int]]:
+        """A token for each draw, the log-probabilities of those that ask for them, and which came to nothing."""
         tops = {
             draw: row.params.logprobs
             for draw, row in enumerate(draws)
             if row.params is not None and row.params.logprobs is not None
         }
         raw = logits[list(tops)] if tops else None  # a copy: sampling writes to the logits
+        late = apply_masks(logits, draws)
         chosen = sample(logits, draws, self.eos_token_ids)
         if raw is None:
-            return chosen, {}
+            return chosen, {}, late
         found = token_logprobs(raw, [chosen[draw] for draw in tops], list(tops.values()))
-        return chosen, dict(zip(tops, found, strict=True))
+        return chosen, dict(zip(tops, found, strict=True)), late
 
     def _score_prompt(self, hidden: Tensor, begin: int, row: Row, top: int) -> list[TokenLogprob]:
         """The prompt's tokens that follow this chunk's; ``hidden[begin]`` is the chunk's first."""

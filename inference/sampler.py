@@ -74,7 +74,7 @@ def _adjust(logits: Tensor, row: Row, params: SamplingParams, eos_token_ids: Col
     if params.logit_bias:
         tokens = torch.tensor(list(params.logit_bias), device=logits.device)
         logits[tokens] += torch.tensor(list(params.logit_bias.values()), dtype=logits.dtype, device=logits.device)
-    if len(row.output) < params.min_tokens:
+    if len(row.output) < params.min_tokens and row.mask is None:  # a mask has seen to it, as far as its language may
         ends = {*params.stop_token_ids, *eos_token_ids}
         if ends:
             logits[sorted(ends)] = float("-inf")

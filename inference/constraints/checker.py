@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from inference.constraints.rehearsal import frame
+from inference.constraints.vocabulary import Vocabulary
 
 WALL_SECONDS = 20.0
 """Most time for one grammar, start of the process included; its CPU time ends long before."""
@@ -19,10 +20,10 @@ TOO_COMPLEX = "the language is too complex to compile"
 class Checker:
     """Not thread-safe: each thread has its own. The process starts with the first grammar."""
 
-    def __init__(self, model_dir: Path, *, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, model_dir: Path, vocabulary: Vocabulary) -> None:
         self._command = [sys.executable, "-m", "inference.constraints.rehearsal", "--model", str(model_dir)]
-        self._command += ["--vocab-size", str(vocab_size)]
-        for token in sorted(eos_token_ids):
+        self._command += ["--vocab-size", str(vocabulary.size)]
+        for token in sorted(vocabulary.eos_token_ids):
             self._command += ["--end-token", str(token)]
         self._process: subprocess.Popen[bytes] | None = None
 

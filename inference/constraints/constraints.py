@@ -19,20 +19,14 @@ from inference.protocol import Constraint, SamplingParams
 class Constraints:
     """Compiles what requests ask for and advances it, off the loop's thread. Only the loop calls it.
 
+    :param model_dir: the vocabulary's model store directory: rehearsals read it again.
     :param wake: called from other threads when :meth:`poll` has something, or a late mask is there.
+    :ivar pending: requests whose constraint is being compiled.
     """
 
-    def __init__(
-        self, model_dir: Path, *, vocab_size: int, eos_token_ids: frozenset[int], wake: Callable[[], None]
-    ) -> None:
-        """:raises ConfigError: this model's texts cannot be constrained."""
-        vocabulary = Vocabulary.load(model_dir, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
-
-        def checker() -> Checker:
-            return Checker(model_dir, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
-
+    def __init__(self, vocabulary: Vocabulary, model_dir: Path, wake: Callable[[], None]) -> None:
         self._lanes = Lanes(wake)
-        self._compiler = Compiler(vocabulary, checker, wake=wake)
+        self._compiler = Compiler(vocabulary, lambda: Checker(model_dir, vocabulary), wake=wake)
         self.pending = 0
 
     def matcher(self, constraint: Constraint, params: SamplingParams) -> Matcher:

@@ -13,14 +13,14 @@ from inference.errors import ConfigError
 class Vocabulary:
     """Built once a process, in about 0.2 s for 49,152 tokens; holds no lock while matchers work.
 
-    :ivar eos_token_ids: tokens that end a text.
+    :ivar size: tokens that the model knows; :ivar eos_token_ids: those that end a text.
     """
 
     def __init__(self, tokenizer_json: str, *, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         """:raises ConfigError: llguidance cannot read the tokenizer, or the model has no end token."""
         if not eos_token_ids:
             raise ConfigError("the model has no end token, so that no text could be ended")
-        self.eos_token_ids = frozenset(eos_token_ids)
+        self.size, self.eos_token_ids = vocab_size, frozenset(eos_token_ids)
         try:
             self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=sorted(eos_token_ids))
         except ValueError as error:

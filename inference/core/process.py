@@ -16,25 +16,36 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from inference.config import WorkerConfig
+from inference.constraints.constraints import Constraints
+from inference.constraints.vocabulary import Vocabulary
 from inference.core.limits import Limits
 from inference.core.loop import Loop, Stop
 from inference.core.messages import MAX_FRAME_BYTES, Message, decode, encode
 from inference.core.step import Runner
-from inference.errors import InferenceError
+from inference.errors import ConfigError, InferenceError
 
 log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 
 
-def serve(path: Path, runner: Runner, limits: Limits, *, base: str, store: Path) -> None:
+def serve(
+    path: Path,
+    runner: Runner,
+    limits: Limits,
+    *,
+    base: str,
+    store: Path,
+    constraints: Callable[[Callable[[], None]], Constraints] | None = None,
+) -> None:
     """Connect to the front at ``path`` and compute until it closes the connection."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(str(path))
     outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    loop = Loop(runner, limits, base=base, store=store, send=outbox.put)
+    loop = Loop(runner, limits, base=base, store=store, send=outbox.put, constraints=constraints)
     threading.Thread(target=_read, args=(connection, loop), name="from-front", daemon=True).start()
     writer = threading.Thread(target=_write, args=(connection, outbox), name="to-front", daemon=True)
     writer.start()
@@ -103,7 +114,14 @@ def main() -> int:
     prepare()
     try:
         runner, base = load(config)
-        serve(options.socket, runner, config.limits(), base=base, store=config.adapter_store)
+        serve(
+            options.socket,
+            runner,
+            config.limits(),
+            base=base,
+            store=config.adapter_store,
+            constraints=_constraints(config.model, runner),
+        )
     except InferenceError as error:
         log.error("%s", error)
         return 1
@@ -128,6 +146,16 @@ def load(config: WorkerConfig) -> tuple[Runner, str]:
         dtype=config.dtype,
     )
     return runner, fingerprint_of(config.model)
+
+
+def _constraints(model: Path, runner: Runner) -> Callable[[Callable[[], None]], Constraints] | None:
+    """What the loop makes its constraints with; ``None`` (and a line in the log) for a model that has none."""
+    try:
+        vocabulary = Vocabulary.load(model, vocab_size=runner.vocab_size, eos_token_ids=runner.eos_token_ids)
+    except ConfigError as error:
+        log.warning("answers cannot be constrained: %s", error)
+        return None
+    return lambda wake: Constraints(vocabulary, model, wake)
 
 
 if __name__ == "__main__":
