@@ -76,11 +76,6 @@ class WorkerConfig:
     token_budget: int = _option(
         "most tokens in one step; longer prompts are cut into chunks", kind=int, default=512, least=1
     )
-    step_seconds: float = _option(
-        "while tenants compete, prompts of those served more are cut so that a step takes no longer",
-        kind=float,
-        default=0.15,
-    )
     speculate: int = _option(
         "tokens guessed at once from what followed the same tokens earlier in the text; outputs stay the same",
         kind=int,
@@ -155,7 +150,6 @@ class WorkerConfig:
             max_model_len=self.max_model_len,
             max_running=self.max_running,
             token_budget=self.token_budget,
-            step_seconds=self.step_seconds,
             speculate_tokens=self.speculate,
             max_waiting=self.max_waiting,
             max_waiting_per_tenant=self.max_waiting_per_tenant,
@@ -184,7 +178,7 @@ class WorkerConfig:
             if least is not None and value is not None and value < least:
                 raise ConfigError(f"{_flag(each)} must be at least {least}")
         self._check_paths()
-        for name in ("health_deadline", "cache_idle_seconds", "step_seconds"):
+        for name in ("health_deadline", "cache_idle_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"--{name.replace('_', '-')} must be above 0")
         if not 0 <= self.drain_seconds < float("inf"):
