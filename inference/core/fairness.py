@@ -9,8 +9,11 @@ INPUT_COST = 1.0
 OUTPUT_COST = 2.0
 """A generated token costs a whole pass over the weights; a prompt token shares one with its chunk."""
 
-RECENT_SECONDS = 10.0
+RECENT_SECONDS = 120.0
 """How long a tenant that has left still counts as a rival for the length of a step."""
+_HALF_LIFE = 10.0
+"""Seconds after which what a tenant used counts half."""
+_LARGEST_GROWTH = 2.0**40
 
 
 class Fairness:
@@ -20,7 +23,8 @@ class Fairness:
     counter among the active ones, so that idleness earns no credit; when nobody is active all is forgotten.
 
     Prompt tokens are promised when a request is admitted and served when they are computed: who is admitted next goes
-    by both, whose prompt is computed next by what was really served.
+    by both. Whose prompt is computed next goes by what each used lately: the lift makes a tenant that comes now and
+    then equal to one that never rests, and a moment's work would put it behind.
     """
 
     def __init__(self) -> None:
@@ -29,6 +33,10 @@ class Fairness:
         self._live: Counter[str] = Counter()
         self._weights: dict[str, int] = {}
         self._left: OrderedDict[str, float] = OrderedDict()
+        # What was used lately: instead of all that is old shrinking, what is new grows.
+        self._recent: dict[str, float] = {}
+        self._growth = 1.0
+        self._now = 0.0
 
     def join(self, tenant: str, weight: int = 1) -> None:
         """One more live request of the tenant."""
@@ -39,16 +47,15 @@ class Fairness:
         self._weights[tenant] = weight
         self._left.pop(tenant, None)
 
-    def leave(self, tenant: str, now: float = 0.0) -> None:
+    def leave(self, tenant: str) -> None:
         """One live request fewer."""
         self._live[tenant] -= 1
         if not self._live[tenant]:
             del self._live[tenant], self._weights[tenant]
             self._promised.pop(tenant, None)
-            self._left[tenant] = now
+            self._left[tenant] = self._now
         if not self._live:
             self._served.clear()
-            self._left.clear()
         if len(self._served) > 2 * len(self._live) + 64:
             self._prune()
 
@@ -59,10 +66,10 @@ class Fairness:
     def charge_input(self, tenant: str, weight: int, tokens: int) -> None:
         """Promised prompt tokens that were computed."""
         self._promised[tenant] -= tokens
-        self._served[tenant] += tokens * INPUT_COST / weight
+        self._charge(tenant, tokens * INPUT_COST / weight)
 
     def charge_output(self, tenant: str, weight: int, tokens: int = 1) -> None:
-        self._served[tenant] += tokens * OUTPUT_COST / weight
+        self._charge(tenant, tokens * OUTPUT_COST / weight)
 
     def served(self, tenant: str) -> float:
         return self._served.get(tenant, 0.0)
@@ -84,22 +91,37 @@ class Fairness:
         """Tenants with a live request."""
         return len(self._live)
 
-    def leader(self, now: float) -> str | None:
-        """The least-served of those who are active or were a moment ago; ``None`` when one is alone.
-
-        Among equals the one to whom least is promised.
-        """
+    def tick(self, now: float) -> None:
+        """Time passes, between steps."""
+        self._growth *= 2.0 ** (max(0.0, now - self._now) / _HALF_LIFE)
+        self._now = now
+        if self._growth > _LARGEST_GROWTH:
+            self._recent = {tenant: used / self._growth for tenant, used in self._recent.items()}
+            self._growth = 1.0
         while self._left and next(iter(self._left.values())) < now - RECENT_SECONDS:
-            self._left.popitem(last=False)
+            tenant, _ = self._left.popitem(last=False)
+            self._recent.pop(tenant, None)
+
+    def recent(self, tenant: str) -> float:
+        """What the tenant used lately for its weight, to compare with others'."""
+        return self._recent.get(tenant, 0.0)
+
+    def leader(self) -> str | None:
+        """The one who used least lately, of those who are active or were a moment ago; ``None`` when one is alone."""
         if len(self._live) + len(self._left) < 2:
             return None
-        return min(self._rivals(), key=lambda tenant: (self.served(tenant), self._promised[tenant]))
+        return min(self._rivals(), key=self.recent)
 
     def check_idle(self) -> None:
         """Raises ``AssertionError`` unless nobody is active and nothing promised."""
         assert not self._live, "a tenant stayed active"
         assert not self._weights, "a tenant's weight stayed"
         assert not self._promised.total(), "prompt tokens stayed promised"
+        assert set(self._recent) <= set(self._left), "the use of a tenant that is gone stayed"
+
+    def _charge(self, tenant: str, cost: float) -> None:
+        self._served[tenant] += cost
+        self._recent[tenant] = self.recent(tenant) + cost * self._growth
 
     def _rivals(self) -> Iterator[str]:
         yield from self._left

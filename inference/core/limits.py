@@ -15,7 +15,6 @@ class Limits:
     :param max_running: most sequences in one step.
     :param token_budget: most tokens in one step, ≥ ``max_running``.
     :param max_waiting: most queued requests altogether; ``max_waiting_per_tenant`` of one tenant.
-    :param step_seconds: while tenants compete, prompts of those served more are cut so that a step takes no longer.
     :param speculate_tokens: most tokens guessed for one sequence in a step; 0: none.
     """
 
@@ -24,7 +23,6 @@ class Limits:
     token_budget: int = 512
     max_waiting: int = 1024
     max_waiting_per_tenant: int = 256
-    step_seconds: float = 0.15
     speculate_tokens: int = 0
     shares: ShareRules = field(default_factory=ShareRules)
 

@@ -1,4 +1,4 @@
-"""How many tokens a step may have to end in time, learnt from the steps before."""
+"""How long steps take, learnt from those before."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ class Pace:
         self._square = self._square * _MEMORY + tokens * tokens
         self._product = self._product * _MEMORY + tokens * seconds
 
-    def tokens_in(self, seconds: float) -> int | None:
-        """Tokens of a step that takes ``seconds``; ``None`` while nothing is known."""
+    def beside(self, decodes: int, stretch: float) -> int | None:
+        """Tokens that may join so many decodes if the step is to take at most ``stretch`` times as long as without.
+
+        ``None`` while nothing is known.
+        """
         if self._seconds <= 0:
             return None
         mean, mean_seconds = self._tokens / self._weight, self._seconds / self._weight
@@ -29,5 +32,5 @@ class Pace:
         slope = (self._product / self._weight - mean * mean_seconds) / spread if spread > 1.0 else 0.0
         if slope <= 0:  # steps of one size: all of the time counts as theirs
             slope = mean_seconds / mean
-        base = mean_seconds - slope * mean
-        return max(0, int((seconds - base) / slope))
+        alone = max(0.0, mean_seconds + slope * (decodes - mean))
+        return int((stretch - 1) * alone / slope)

@@ -11,15 +11,17 @@ from inference.core.limits import Limits
 from inference.core.pace import Pace
 from inference.core.sequence import Sequence
 
+STRETCH = 1.5
+"""How much longer than with its decodes alone a step may take, while tenants compete, for prompts of the heavier."""
 LEAST_PROMPT = 16
-"""Prompt tokens that a step takes on even when it will be late: prompts must come on."""
+"""Prompt tokens that a step takes on in any case: prompts must come on."""
 
 
 class Portions:
-    """Fills batches: every decode gets its token, then prompts by what their tenants were served, then guesses.
+    """Fills batches: every decode gets its token, then prompts by what their tenants used lately, then guesses.
 
-    While tenants compete, the one served least may use the whole token budget for its prompts; what the others add must
-    keep the step within :attr:`Limits.step_seconds`. So nobody's first token waits behind a heavy tenant's prompts.
+    While tenants compete, the one that used least lately has the whole token budget for its prompts; what the others
+    add may stretch the step by :data:`STRETCH`. So nobody's first token waits behind a heavy tenant's prompts.
 
     :ivar guessed: tokens guessed so far; ``right``: those that were.
     """
@@ -30,15 +32,15 @@ class Portions:
         self._pool, self._block_size = pool, block_size
         self._pace = Pace()
 
-    def fill(self, running: Seq[Sequence], now: float) -> Batch:
+    def fill(self, running: Seq[Sequence]) -> Batch:
         """The next step's rows; every sequence has blocks for what it computes."""
         batch = Batch()
         for sequence in running:
             if sequence.pending == 1 and sequence.runnable:
                 batch.append(sequence, 1)
-        leader = self._fairness.leader(now)
+        leader = self._fairness.leader()
         budget = self._limits.token_budget - len(batch.rows)
-        paced = budget if leader is None else self._in_time(len(batch.rows))
+        paced = budget if leader is None else self._beside(len(batch.rows))
         used = self._prompts(batch, running, leader, budget, paced)
         if self._limits.speculate_tokens:
             self._guess(batch, min(budget, paced) - used)
@@ -49,15 +51,15 @@ class Portions:
         if batch.rows:
             self._pace.learn(batch.tokens, seconds)
 
-    def _in_time(self, decodes: int) -> int:
-        """Prompt tokens beside so many decodes that the step still ends in time."""
-        tokens = self._pace.tokens_in(self._limits.step_seconds)
-        return self._limits.token_budget if tokens is None else max(tokens - decodes, LEAST_PROMPT)
+    def _beside(self, decodes: int) -> int:
+        """Prompt tokens that fit beside so many decodes without making the step much longer."""
+        tokens = self._pace.beside(decodes, STRETCH)
+        return self._limits.token_budget if tokens is None else max(tokens, LEAST_PROMPT)
 
     def _prompts(self, batch: Batch, running: Seq[Sequence], leader: str | None, budget: int, paced: int) -> int:
         """:returns: tokens used. Priorities below 0 are urgent: they are not held back."""
         prompts = [sequence for sequence in running if sequence.pending > 1 and sequence.runnable]
-        prompts.sort(key=lambda each: (each.priority, self._fairness.served(each.tenant), each.arrival))
+        prompts.sort(key=lambda each: (each.priority, self._fairness.recent(each.tenant), each.arrival))
         used = 0
         for sequence in prompts:
             leads = leader is None or (sequence.tenant == leader and sequence.priority == prompts[0].priority)

@@ -138,11 +138,12 @@ class Scheduler:
         """The next step's rows; empty when nothing can run now."""
         self._began = now = self._clock()
         self.cache.pool.shares.tick(now)
+        self.fairness.tick(now)
         preemptions = self.preemptions
         self._secure_blocks()
         # Blocks just taken from one request are not for a newcomer.
         started = self._admit(now) if preemptions == self.preemptions else []
-        batch = self.portions.fill(self.running, now)
+        batch = self.portions.fill(self.running)
         batch.started = started
         return batch
 
@@ -364,4 +365,4 @@ class Scheduler:
             sequence.pinned = False
         if sequence.admitted:  # a prompt that was broken off: what was never computed is not the tenant's to pay
             self.fairness.promise(sequence.tenant, sequence.charged - len(sequence.prompt))
-        self.fairness.leave(sequence.tenant, self._clock())
+        self.fairness.leave(sequence.tenant)
