@@ -8,10 +8,12 @@ from typing import Any
 
 import orjson
 
+from inference.errors import InvalidRequest
 from inference.front.errors import ApiError
 from inference.front.field_checks import (
     Check,
     any_text,
+    any_value,
     boolean,
     integer,
     invalid,
@@ -25,7 +27,8 @@ from inference.front.field_checks import (
     text,
     token_ids,
 )
-from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPT_LOGPROBS, SamplingParams
+from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPT_LOGPROBS, Constraint, SamplingParams
+from inference.response_format import FORMER_NAMES, constraint_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ _COMMON: dict[str, Check] = {
     "user": any_text,
     "n": integer(1, MAX_CHOICES),
     "prompt_logprobs": integer(0, MAX_LOGPROBS),
+    "response_format": any_value,
+    "structured_outputs": any_value,
     "return_tokens_as_token_ids": boolean,
 }
 _COMPLETION: dict[str, Check] = {
@@ -116,7 +121,6 @@ _CHAT: dict[str, Check] = {
     "parallel_tool_calls": neutral(),
     "functions": neutral(),
     "function_call": neutral("none"),
-    "response_format": neutral({"type": "text"}),
 }
 
 
@@ -125,6 +129,8 @@ def checked(data: dict[str, Any], fields: Mapping[str, Check]) -> dict[str, Any]
     values = {}
     for name, value in data.items():
         check = fields.get(name)
+        if name in FORMER_NAMES:
+            raise invalid(name, f"{name} is now called {FORMER_NAMES[name]}", "unknown_parameter")
         if check is None:
             raise invalid(name, f"Unknown field {name}", "unknown_parameter")
         if value is not None:
@@ -150,7 +156,11 @@ def generate_body(raw: bytes, *, chat: bool) -> GenerateBody:
         prompt=values.get("prompt"),
         messages=values.get("messages"),
         max_tokens=most,
-        sampling={name: values[name] for name in _SAMPLING if name in values} | _logprobs(values, chat=chat),
+        sampling={
+            **{name: values[name] for name in _SAMPLING if name in values},
+            **_logprobs(values, chat=chat),
+            "constraint": _constraint(values),
+        },
         choices=values.get("n", 1),
         echo=values.get("echo", False),
         shows_prompt_logprobs="prompt_logprobs" in values,
@@ -174,6 +184,13 @@ def _check_together(values: Mapping[str, Any], max_tokens: int | None, *, chat: 
         raise invalid("prompt_logprobs", "prompt_logprobs of a chat are not available with stream: true")
     if max_tokens == 0 and not values.get("echo") and "prompt_logprobs" not in values:
         raise invalid("max_tokens", "max_tokens must be at least 1; 0 is possible only with echo or prompt_logprobs")
+
+
+def _constraint(values: Mapping[str, Any]) -> Constraint | None:
+    try:
+        return constraint_of(values)
+    except InvalidRequest as error:
+        raise invalid(error.param or "response_format", str(error)) from error
 
 
 def _logprobs(values: Mapping[str, Any], *, chat: bool) -> dict[str, int | None]:
