@@ -15,6 +15,7 @@ from inference.adapters.slots import AdapterSlots
 from inference.attention.base import AttentionBackend
 from inference.attention.make import make_attention
 from inference.core.step import Row, Sampled
+from inference.device import choose
 from inference.errors import ConfigError, InferenceError
 from inference.logprobs import slice_rows, token_logprobs
 from inference.masks import apply_masks
@@ -25,8 +26,6 @@ from inference.models.loader import load_decoder
 from inference.protocol import TokenLogprob
 from inference.sampler import sample
 from sgmv import Plan
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class TorchRunner:
@@ -63,13 +62,14 @@ class TorchRunner:
         num_slots: int,
         max_model_len: int,
         threads: int | None = None,
-        dtype: str = "float32",
+        dtype: str = "auto",
         device: str = "cpu",
     ) -> TorchRunner:
         """Load a registered model.
 
         :param num_blocks: of the KV pool, shared by all sequences.
         :param threads: torch's threads for one operation; ``None`` leaves torch's choice. Process-wide.
+        :param dtype: of weights, KV and computation. :param device: see :func:`inference.device.choose` for both.
         :raises ConfigError: a size is out of range, a file is missing, or the model is not supported.
         """
         for name, value in (("num_blocks", num_blocks), ("block_size", block_size), ("max_model_len", max_model_len)):
@@ -77,11 +77,9 @@ class TorchRunner:
                 raise ConfigError(f"{name} has to be at least 1, not {value}")
         if num_slots < 0:
             raise ConfigError(f"num_slots cannot be negative ({num_slots})")
-        if dtype not in _DTYPES:
-            raise ConfigError(f"dtype {dtype!r}; one of {', '.join(_DTYPES)}")
+        place, kind = choose(device, dtype)
         if threads is not None:
             torch.set_num_threads(threads)
-        place, kind = torch.device(device), _DTYPES[dtype]
         decoder = load_decoder(model_dir, positions=max_model_len, device=place, dtype=kind)
         config = decoder.config
         if max_model_len > config.max_position:

@@ -90,7 +90,8 @@ def _probabilities(logits: Tensor, rows: Sequence[Row], indices: list[int]) -> T
 
 
 def _uniforms(rows: Sequence[Row], indices: list[int]) -> Tensor:
-    return torch.tensor([uniform(rows[index].seed, len(rows[index].output)) for index in indices], dtype=torch.float64)
+    numbers = [uniform(rows[index].seed, len(rows[index].output)) for index in indices]
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
 def _draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -117,7 +118,7 @@ def _draw_truncated(probabilities: Tensor, params: SamplingParams, number: float
         mass = torch.where(mass.cumsum(0) - mass < params.top_p * whole, mass, 0.0)
     if params.min_p > 0:
         mass = torch.where(values >= params.min_p * values[0], mass, 0.0)
-    return int(tokens[_draw(mass[None], torch.tensor([number], dtype=torch.float64))])
+    return int(tokens[_draw(mass[None], torch.tensor([number], dtype=torch.float64, device="cpu"))])
 
 
 def _largest(probabilities: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -151,7 +151,9 @@ def _layer(prefix: str, modules: dict[str, _Module], config: ModelConfig) -> Hos
         if any(module is not None and module.excess is not None for module in found):
             dtype = next(module.a.dtype for module in found if module is not None)
             parts = [
-                torch.zeros(width, dtype=dtype) if module is None or module.excess is None else module.excess
+                torch.zeros(width, dtype=dtype, device="cpu")
+                if module is None or module.excess is None
+                else module.excess
                 for module, width in zip(found, slices, strict=True)
             ]
             layer.gains[site] = torch.cat(parts)

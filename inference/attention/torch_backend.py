@@ -21,6 +21,8 @@ from inference.core.step import Row
 # Decode rows share a bucket while the longest has at most this many times the positions of the shortest, or this many
 # more positions: padding costs copies, a bucket costs calls.
 _BUCKET_RATIO, _BUCKET_SLACK = 1.5, 64
+_HOST = torch.device("cpu")
+"""A step's indices and masks are worked out here, and sent to the device whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +150,17 @@ class TorchAttention:
     def _positions(self, row: Row) -> Tensor:
         """Pool position of each of the row's positions up to the step's end."""
         length = row.start + len(row.tokens)
-        blocks = torch.tensor(row.block_table[: -(-length // self.block_size)])
-        return (blocks[:, None] * self.block_size + torch.arange(self.block_size)).flatten()[:length]
+        blocks = torch.tensor(row.block_table[: -(-length // self.block_size)], device=_HOST)
+        return (blocks[:, None] * self.block_size + torch.arange(self.block_size, device=_HOST)).flatten()[:length]
 
     def _decode(self, rows: list[tuple[int, Tensor]]) -> _Decode:
-        lengths = torch.tensor([len(table) for _, table in rows])
+        lengths = torch.tensor([len(table) for _, table in rows], device=_HOST)
         longest = int(lengths.max())
         index = torch.stack([F.pad(table, (0, longest - len(table)), value=int(table[-1])) for _, table in rows])
         mask = None
         if int(lengths.min()) < longest:
-            hidden = torch.arange(longest)[None, :] >= lengths[:, None]
-            mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, float("-inf"))
+            hidden = torch.arange(longest, device=_HOST)[None, :] >= lengths[:, None]
+            mask = torch.zeros(hidden.shape, dtype=self._dtype, device=_HOST).masked_fill_(hidden, float("-inf"))
             mask = mask[:, None, None, :].to(self._device)
         token = torch.tensor([token for token, _ in rows], device=self._device)
         return _Decode(token, index.flatten().to(self._device), longest, mask)
@@ -168,7 +170,9 @@ class TorchAttention:
         if row.start == 0 and (window is None or count <= window):
             return _Prefill(start, stop, None, None)
         first = 0 if window is None else max(0, row.start - window + 1)  # the earliest position that any token sees
-        mask = torch.full((count, length - first), float("-inf"), dtype=self._dtype).triu_(row.start - first + 1)
+        mask = torch.full((count, length - first), float("-inf"), dtype=self._dtype, device=_HOST).triu_(
+            row.start - first + 1
+        )
         if window is not None:
             gone = torch.ones_like(mask, dtype=torch.bool).tril_(row.start - first - window)
             mask.masked_fill_(gone, float("-inf"))

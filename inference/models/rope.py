@@ -10,6 +10,8 @@ from torch import Tensor
 from inference.model_config import ModelConfig
 from inference.rope_config import LinearScaling, Llama3Scaling, YarnScaling
 
+_HOST = torch.device("cpu")  # the tables are the same to the last bit wherever they go
+
 
 class Rope:
     """Tables of ``cos`` and signed ``sin``, ``[positions, D]``.
@@ -19,7 +21,7 @@ class Rope:
     """
 
     def __init__(self, config: ModelConfig, positions: int, *, device: torch.device, dtype: torch.dtype) -> None:
-        angles = torch.arange(positions).float()[:, None] * _frequencies(config)[None, :]
+        angles = torch.arange(positions, device=_HOST).float()[:, None] * _frequencies(config)[None, :]
         self._half = config.head_dim // 2
         cos, sin = angles.cos() * _amplitude(config), angles.sin() * _amplitude(config)
         self._cos = torch.cat([cos, cos], dim=1).to(device=device, dtype=dtype)
@@ -36,7 +38,7 @@ class Rope:
 
 def _frequencies(config: ModelConfig) -> Tensor:
     """Radians per position, ``[D/2]``."""
-    exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    exponents = torch.arange(0, config.head_dim, 2, device=_HOST).float() / config.head_dim
     base = 1.0 / config.rope.theta**exponents
     match config.rope.scaling:
         case None:
@@ -72,7 +74,7 @@ def _yarn(base: Tensor, scaling: YarnScaling, theta: float) -> Tensor:
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * half - 1)
-    ramp = ((torch.arange(half).float() - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+    ramp = ((torch.arange(half, device=_HOST).float() - low) / (high - low if high != low else 0.001)).clamp(0, 1)
     return base / scaling.factor * ramp + base * (1 - ramp)
 
 

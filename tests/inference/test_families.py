@@ -11,6 +11,7 @@ from inference.runner import TorchRunner
 from tests.inference.runs import Stream, clear_greedy, logits_of, reference_logits, relative_error, run_greedy
 from tests.inference.tiny_model import build_tiny_model
 
+# Head dimensions of 16 and 32 are for the compiled attention, the model's own of 24 is for torch's.
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": 16}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False}
@@ -27,6 +28,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "llama 2": {},
     "llama 2, as many KV heads as heads": {"num_key_value_heads": 4},
     "llama 2, untied": UNTIED,
+    "llama 2, head_dim 64": {"head_dim": 64, "num_attention_heads": 8},
     "llama, biases": {"attention_bias": True, "mlp_bias": True},
     "llama 3.1": UNTIED | {"rope_theta": 500_000.0, "max_position_embeddings": 1024, "rope_scaling": LLAMA3},
     "llama 3.2, as transformers 5 writes it": {
@@ -40,8 +42,11 @@ FAMILIES: dict[str, dict[str, object]] = {
     | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}},
     "mistral, no window": MISTRAL | UNTIED | {"sliding_window": None},
     "mistral, a window longer than the prompt": MISTRAL | {"sliding_window": 120},
+    "mistral, a window longer than the prompt, head_dim 32": MISTRAL | {"sliding_window": 120, "head_dim": 32},
     "mistral, a window shorter than the prompt": MISTRAL | UNTIED | {"sliding_window": 24},
+    "mistral, a window shorter than the prompt, head_dim 32": MISTRAL | {"sliding_window": 24, "head_dim": 32},
     "mistral, a window shorter than a chunk": MISTRAL | {"sliding_window": 5},
+    "mistral, a window shorter than a chunk, head_dim 16": MISTRAL | {"sliding_window": 5, "head_dim": 16},
     "mistral, a window of two": MISTRAL | {"sliding_window": 2},  # of one, transformers' own cache is wrong
     "qwen2, tied": QWEN2 | {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 0},
     "qwen2, untied": QWEN2 | UNTIED | {"use_sliding_window": False},
