@@ -93,7 +93,8 @@ class Fairness:
 
     def tick(self, now: float) -> None:
         """Time passes, between steps."""
-        self._growth *= 2.0 ** (max(0.0, now - self._now) / _HALF_LIFE)
+        # Bounded: an idle core's next tick may be days later, and its first one is as late as the machine is old.
+        self._growth *= 2.0 ** min(max(0.0, now - self._now) / _HALF_LIFE, 512.0)
         self._now = now
         if self._growth > _LARGEST_GROWTH:
             self._recent = {tenant: used / self._growth for tenant, used in self._recent.items()}
