@@ -93,6 +93,7 @@ async def _drain(service: Service, seconds: float, died: asyncio.Task[bool]) -> 
 
 
 def _server(app: Starlette) -> _Server:
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a stranger's garbage is not worth a line each
     return _Server(
         uvicorn.Config(
             app,
