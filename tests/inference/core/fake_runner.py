@@ -12,7 +12,9 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from inference.core import process
 from inference.core.limits import Limits
+from inference.core.loop import Loop
 from inference.core.process import prepare, serve
 from inference.core.step import BASE_SLOT, Row, Sampled
 from inference.errors import AdapterInvalid
@@ -118,7 +120,17 @@ class FakeRunner:
         self.slots.pop(slot, None)
 
 
+class CheckedLoop(Loop):
+    """Looks whether anything leaked whenever nothing is left to do; a leak ends the core, and the test with it."""
+
+    def _receive(self) -> bool:
+        if not self.scheduler.live and not self._residency.has_work:
+            self.scheduler.check_idle()
+        return super()._receive()
+
+
 def main() -> None:
+    process.Loop = CheckedLoop  # type: ignore[misc]
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from inference.front import service as service_module
 from inference.front.core_link import CoreLink
 from inference.front.http_protocol import BoundedProtocol
 from inference.front.metrics import FrontMetrics
@@ -17,6 +18,7 @@ from inference.prompt import PromptRenderer
 from inference.versions import EngineVersion, engine_version
 
 BoundedProtocol.head_seconds = 1.0
+service_module.BODY_SECONDS = 2.0
 FAKE_CORE = Path(__file__).parent.parent / "core" / "fake_runner.py"
 
 
