@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -24,12 +25,21 @@ class Call:
 
 @dataclass(slots=True)
 class Answer:
-    """:ivar first: seconds to the first token. :ivar gaps: seconds between events that carried tokens."""
+    """:ivar first: seconds to the first token. :ivar gaps: seconds between events that carried tokens.
+    :ivar cached: prompt tokens that the server found in its cache.
+    """
 
     tokens: int = 0
+    cached: int = 0
     token_ids: list[int] = field(default_factory=list)
     first: float = 0.0
     gaps: list[float] = field(default_factory=list)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The least value that at least ``share`` of all do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 class ServerFailed(Exception):
@@ -56,6 +66,7 @@ async def stream(session: aiohttp.ClientSession, url: str, call: Call) -> Answer
             now = time.perf_counter()
             if usage := event.get("usage"):
                 answer.tokens = usage["completion_tokens"]
+                answer.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
             if event["choices"]:
                 if answer.first:
                     answer.gaps.append(now - last)
@@ -98,12 +109,12 @@ async def drive(url: str, calls: Sequence[Call], in_flight: int = IN_FLIGHT) -> 
             for _ in range(in_flight):
                 group.create_task(lane())
         seconds = time.perf_counter() - started
-    firsts = sorted(answer.first for answer in answers)
+    firsts = [answer.first for answer in answers]
     gaps = [gap for answer in answers for gap in answer.gaps] or [0.0]
     return Load(
         tokens_per_second=sum(answer.tokens for answer in answers) / seconds,
         first_token_p50=statistics.median(firsts),
-        first_token_p95=firsts[int(0.95 * (len(firsts) - 1))],
+        first_token_p95=percentile(firsts, 0.95),
         gap_p50=statistics.median(gaps),
         answers=answers,
     )

@@ -28,15 +28,21 @@ from figures import Figures
 from gateway_load import Platform
 from load import drive
 from processes import ROOT
-from worker import Setup, check_worker
+from worker import Setup
+from worker_sections import WORKER_SECTIONS
 from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, RANK
 
-SECTIONS = ("transformers", "peft", "engine", "worker", "gateway", "admission")
+SECTIONS = (
+    *("transformers", "peft", "engine", "worker", "fairness", "prefix", "health", "memory", "soak"),
+    *("gateway", "admission"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """:param waves: requests per repeat over HTTP, in multiples of 16."""
+    """:param waves: requests per repeat over HTTP, in multiples of 16.
+    :param crowd_seconds: how long the tenants of the fairness section send. :param soak: requests of the soak.
+    """
 
     model: Path
     folder: Path
@@ -45,6 +51,8 @@ class Run:
     waves: int
     threads: int
     check_tokens: int
+    crowd_seconds: float
+    soak: int
 
     @property
     def adapters(self) -> Path:
@@ -89,28 +97,6 @@ def engine(run: Run) -> None:
         ("prefill_256_tokens_base", None),
     ):
         run.figures.add(name, "ms", times[name], baseline_name)
-
-
-def worker(run: Run, setup: Setup) -> None:
-    with setup.process(run.folder, run.threads) as process:
-        url = process.wait_for("ready ").split()[1]
-        run.say(asyncio.run(check_worker(url, setup, json.loads(run.expected.read_text()))))
-        for name, mixed, against in (
-            ("worker_base", False, "transformers_base"),
-            ("worker_8_adapters", True, "peft_8_adapters"),
-        ):
-            run.say(f"{name}: {run.repeats} × {run.waves * IN_FLIGHT} requests, {IN_FLIGHT} in flight")
-            loads = []
-            for number in range(run.repeats + 1):
-                waves = run.waves if number else 1  # the first only warms up
-                loads.append(asyncio.run(drive(url, setup.round(2 * number + mixed, waves, mixed))))
-            loads = loads[1:]
-            run.figures.add(name, "tok/s", [load.tokens_per_second for load in loads], against)
-            run.figures.add(f"{name}_ttft_p50", "ms", [1000 * load.first_token_p50 for load in loads])
-            run.figures.add(f"{name}_itl_p50", "ms", [1000 * load.gap_p50 for load in loads])
-    rows = run.figures.rows
-    share = rows["worker_8_adapters"].value / rows["worker_base"].value
-    run.figures.add("worker_8_adapters_of_base", "%", [100 * share])
 
 
 def admission(run: Run) -> None:
@@ -169,6 +155,7 @@ def main() -> None:
         "--quick", action="store_true", help="one short repeat of each: a smoke test, not a measurement"
     )
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--soak", type=int, default=0, help="requests of the soak (default: 2,000, quick: 300)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     if not (options.model / "fingerprint").is_file():
@@ -187,6 +174,8 @@ def main() -> None:
             waves=1 if options.quick else 3,
             threads=options.threads,
             check_tokens=4 if options.quick else 16,
+            crowd_seconds=15.0 if options.quick else 90.0,
+            soak=options.soak or (300 if options.quick else 2000),
         )
         measure(run, options.only)
     print(note)
@@ -209,8 +198,11 @@ def measure(run: Run, sections: list[str]) -> None:
             baseline(run, task)
     if "engine" in sections:
         engine(run)
-    if "worker" in sections:
-        worker(run, Setup.make(run.model, run.adapters, run.folder))
+    beside = [measure for name, measure in WORKER_SECTIONS.items() if name in sections]
+    if beside:
+        setup = Setup.make(run.model, run.adapters, run.folder)
+        for section in beside:
+            section(run, setup)
     if "gateway" in sections:
         gateway(run)
     if "admission" in sections:

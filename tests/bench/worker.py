@@ -43,11 +43,11 @@ class GrantSigner:
         )
         return cls(private_pem, public_file)
 
-    def sign(self, base: str, adapter: str | None) -> str:
+    def sign(self, base: str, adapter: str | None, tenant: str = "bench") -> str:
         grant = Grant(
             request_id=str(uuid.UUID(str(uuid6.uuid7()))),
-            tenant="bench",
-            namespace="bench",
+            tenant=tenant,
+            namespace=tenant,
             base=base,
             adapter=adapter,
             max_input=4096,
@@ -72,6 +72,7 @@ class Setup:
     @classmethod
     def make(cls, model_dir: Path, adapters: Path, folder: Path) -> Setup:
         store = folder / "store"
+        store.mkdir()
         digests = {}
         for directory in sorted(adapters.iterdir()):
             digest = content_digest(directory)
@@ -82,13 +83,13 @@ class Setup:
             digests[directory.name] = digest
         return cls(model_dir, store, GrantSigner.make(folder), digests, fingerprint_of(model_dir))
 
-    def process(self, folder: Path, threads: int) -> Process:
+    def process(self, folder: Path, threads: int, *options: str) -> Process:
         argv = [sys.executable, "-m", "inference", "--model", str(self.model_dir), "--adapter-store", str(self.store)]
         argv += ["--grant-key", str(self.signer.public_file), "--host", "127.0.0.1", "--port", str(free_port())]
-        argv += ["--slots", "8", "--threads", str(threads)]
+        argv += ["--slots", "8", "--threads", str(threads), *options]
         return Process(argv, folder / "worker.log")
 
-    def call(self, prompt: list[int], adapter: str | None, tokens: int) -> Call:
+    def call(self, prompt: list[int], adapter: str | None, tokens: int, tenant: str = "bench") -> Call:
         digest = self.digests[adapter] if adapter else None
         body = {
             "model": digest or self.model_dir.name,
@@ -100,7 +101,7 @@ class Setup:
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
         }
-        return Call(body, lambda: self.signer.sign(self.fingerprint, digest))
+        return Call(body, lambda: self.signer.sign(self.fingerprint, digest, tenant))
 
     def round(self, number: int, waves: int, mixed: bool) -> list[Call]:
         """``waves`` × 16 calls with prompts that no earlier round had."""
