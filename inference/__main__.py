@@ -44,7 +44,8 @@ async def _run(config: WorkerConfig, listener: socket.socket) -> int:
     config = config.resolved(renderer.context_length)
     config.limits()  # what cannot work is said before the model is loaded
     link = await CoreLink.start(core_command(config))
-    version = EngineVersion(fingerprint, config.weight_format, engine_version())
+    # Answers depend on the type, which only the core knows where the options leave it open.
+    version = EngineVersion(fingerprint, link.ready.kv_dtype, engine_version())
     service = Service(
         link=link,
         verifier=verifier,

@@ -20,7 +20,7 @@ from inference.core.shares import ShareRules
 from inference.errors import ConfigError
 
 BLOCK_SIZE = 16
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 CACHE_RESERVE = 0.25
 """Part of the KV cache that the tenants' floors protect, where the longest request leaves so much."""
 
@@ -71,10 +71,16 @@ class WorkerConfig:
         "most tokens of a request (default: what model and cache hold)", kind=int, default=None, least=2
     )
     threads: int = _option("CPU threads of the core (default: all)", kind=int, default=_cpus, least=1)
-    dtype: str = _option("what weights and KV are computed in", default="float32", choices=DTYPES)
+    device: str = _option("auto: CUDA where there is one, else the CPU; or cpu, cuda, cuda:1, …", default="auto")
+    dtype: str = _option(
+        "what weights and KV are computed in; auto: bfloat16 on CUDA, else float32", default="auto", choices=DTYPES
+    )
     max_running: int = _option("most requests in one step", kind=int, default=64, least=1)
     token_budget: int = _option(
         "most tokens in one step; longer prompts are cut into chunks", kind=int, default=512, least=1
+    )
+    host_adapter_mb: int = _option(
+        "adapters kept in host memory beside those on the device, in MB", kind=int, default=1024, least=0
     )
     speculate: int = _option(
         "tokens guessed at once from what followed the same tokens earlier in the text; outputs stay the same",
@@ -127,11 +133,6 @@ class WorkerConfig:
         """What the base model is called in requests: the name of its directory."""
         return self.model.name
 
-    @property
-    def weight_format(self) -> str:
-        """What the weights are held in; answers depend on it, so clients and caches are told."""
-        return self.dtype
-
     def resolved(self, context_length: int) -> WorkerConfig:
         """With ``max_model_len`` set: what is asked for, the model's context, and the whole cache bound it."""
         held = self.kv_blocks * BLOCK_SIZE
@@ -150,6 +151,7 @@ class WorkerConfig:
             max_model_len=self.max_model_len,
             max_running=self.max_running,
             token_budget=self.token_budget,
+            host_adapter_bytes=self.host_adapter_mb * 1_000_000,
             speculate_tokens=self.speculate,
             max_waiting=self.max_waiting,
             max_waiting_per_tenant=self.max_waiting_per_tenant,

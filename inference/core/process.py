@@ -144,6 +144,7 @@ def load(config: WorkerConfig) -> tuple[Runner, str]:
         max_model_len=config.max_model_len,
         threads=config.threads,
         dtype=config.dtype,
+        device=config.device,
     )
     return runner, fingerprint_of(config.model)
 

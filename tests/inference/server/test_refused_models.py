@@ -48,3 +48,14 @@ def test_the_start_fails_in_one_line(
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("The worker cannot start: config.json: ")
     assert named in line
+
+
+def test_a_device_that_does_not_exist_is_named(tiny_model_dir: Path, grant_keys: Any, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    options = ["--model", tiny_model_dir, "--adapter-store", store, "--grant-key", grant_keys.public, "--port", "0"]
+    command = [sys.executable, "-m", "inference", *map(str, options), "--device", "cuda:99"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "device 'cuda:99': torch sees" in done.stderr
+    assert "Traceback" not in done.stderr
