@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpujit import run
+from cpujit import num_threads, run
 from cpujit.tile import LANES, MOST_ROWS, supported
 from inference.attention import compiled
 from inference.attention.base import AttentionStep
@@ -101,7 +101,7 @@ class PanelAttention:
         out = q.new_empty(len(q), self._width)
         count = len(todo.items)
         keys, values = self._bases[layer]
-        threads = torch.get_num_threads()
+        threads = num_threads()
         call, address = self._call, self._address
         _STEP.pack_into(call, 0, 0, todo.items.ctypes.data, count, todo.tables.ctypes.data, keys, values)
         self._arguments[compiled.LONGEST] = todo.longest + self.block_size

@@ -16,7 +16,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from cpujit import Kernel, float32s, int64s, next_item, run
+from cpujit import Kernel, float32s, int64s, next_item, num_threads, run
 from cpujit.tile import LANES, MOST_ROWS, supported, tile_2, tile_2_ahead
 
 _COLUMNS = 2 * LANES
@@ -120,10 +120,14 @@ class PanelLinear:
             return self(x).add_(residual)
         return self._multiply(x, residual.data_ptr(), 4 * residual.stride(0))
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """``weight[ids]``, bit for bit and fresh: ``[T] → [T, in]``."""
+        return self._panels[ids // _COLUMNS, :, ids % _COLUMNS].contiguous()
+
     def _multiply(self, x: Tensor, addend: int, addend_stride: int) -> Tensor:
         rows = len(x)
         out = x.new_empty(rows, self.out_features)
-        threads = torch.get_num_threads()
+        threads = num_threads()
         _CALL.pack_into(
             self._call,
             0,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cpujit import run
+from cpujit import num_threads, run
 from cpujit.tile import supported
 from inference.model_config import ModelConfig
 from inference.models import loops
@@ -120,4 +120,4 @@ def make_pointwise(config: ModelConfig, rope: Rope, *, device: torch.device, dty
 
 
 def _threads(out: Tensor) -> int:
-    return torch.get_num_threads() if out.numel() >= _SHARED else 1
+    return num_threads() if out.numel() >= _SHARED else 1

@@ -1,11 +1,23 @@
-"""Loops for the CPU, compiled by numba at first use, that run on the threads which torch already has.
+"""Loops for the CPU, compiled by numba at first use, and the threads that share them.
 
-Why not ``numba.njit(parallel=True)``: it brings a second pool of threads, and torch's spin for a while after each
-operation: on two cores the pools would take the cores from each other.
+Why not ``numba.njit(parallel=True)``, nor torch's own threads: both wait at the end of each loop for every thread, also
+for one that the system keeps from running, and a step of a model is hundreds of loops. See :mod:`cpujit.team`.
 """
 
 from cpujit.kernel import Kernel
-from cpujit.memory import at, float32s, int8s, int64s, next_item, uint8s
-from cpujit.threads import run
+from cpujit.memory import at, float32s, int8s, int32s, int64s, next_item, uint8s
+from cpujit.threads import num_threads, run, set_num_threads
 
-__all__ = ["Kernel", "at", "float32s", "int8s", "int64s", "next_item", "run", "uint8s"]
+__all__ = [
+    "Kernel",
+    "at",
+    "float32s",
+    "int8s",
+    "int32s",
+    "int64s",
+    "next_item",
+    "num_threads",
+    "run",
+    "set_num_threads",
+    "uint8s",
+]

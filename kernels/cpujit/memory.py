@@ -56,3 +56,8 @@ def int8s(address: int, shape: Any) -> Any:
 @njit(inline="always")
 def uint8s(address: int, shape: Any) -> Any:
     return carray(at(address, np.uint8), shape)
+
+
+@njit(inline="always")
+def int32s(address: int, shape: Any) -> Any:
+    return carray(at(address, np.int32), shape)

@@ -1,59 +1,98 @@
-"""Calls compiled code once on each thread of torch's own OpenMP team."""
+"""Calls compiled code once on each thread of a team."""
 
 from __future__ import annotations
 
 import ctypes
+import struct
+import threading
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
+from cpujit import team
+
 _BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_CALL = struct.Struct("3q")
+# How often a follower looks for the next call before it goes to sleep: about half a millisecond.
+_PATIENCE = 20_000
 
 
 def run(body: int, arguments: int, threads: int) -> None:
-    """Call ``body(arguments)`` on ``threads`` threads at once and wait for all of them; the GIL is free meanwhile.
+    """Call ``body(arguments)`` on some threads, up to ``threads`` at once, and wait for those that have begun.
 
-    The threads are those that torch uses for its operations in the calling thread, still awake from the last one:
-    1–4 µs to start and join two, where waking sleeping ones costs 50. Elsewhere than on Linux, and where torch is
-    built on another OpenMP, the caller runs alone: the body divides its work by taking items (see
-    :func:`cpujit.memory.next_item`), so one thread does all of it.
+    The body divides its work by taking items (see :func:`cpujit.memory.next_item`): the caller alone would do all of
+    it, and does where the others are kept from running. Those stay awake between calls that follow each other closely:
+    under a microsecond to start and join two. The GIL is free meanwhile. Of two callers at once, one runs alone.
 
     :param body: address of a compiled ``void body(void *)`` (:attr:`cpujit.kernel.Kernel.address`).
     :param arguments: address of what it gets.
     """
-    team = _team()
-    if threads > 1 and team is not None:
-        team(body, arguments, threads, 0)
-    else:
-        _alone(body)(arguments)
+    if threads <= 1 or not _team().lead(body, arguments, threads):
+        _function(body)(arguments)
+
+
+def num_threads() -> int:
+    """How many :func:`run` is to be given: what :func:`set_num_threads` was, else torch's own number."""
+    return _wanted or torch.get_num_threads()
+
+
+def set_num_threads(count: int) -> None:
+    """Process-wide."""
+    global _wanted  # noqa: PLW0603 like torch's, which it stands beside
+    _wanted = count
+
+
+_wanted = 0
+
+
+class _Team:
+    """Threads that follow one leader at a time; they are made when first wanted, and end with the process."""
+
+    def __init__(self) -> None:
+        self._state = np.zeros(team.SIZE, np.int64)
+        self._address = int(self._state.ctypes.data)
+        self._call: Any = self._state.data
+        self._state[team.PATIENCE] = _PATIENCE
+        self._lead, self._follow = _function(team.LEAD.address), _function(team.FOLLOW.address)
+        self._followers = 0
+        self._leading = threading.Lock()
+        self._calls = threading.Condition()
+
+    def lead(self, body: int, arguments: int, threads: int) -> bool:
+        """False: somebody else does."""
+        if not self._leading.acquire(blocking=False):
+            return False
+        try:
+            while self._followers < threads - 1:
+                self._followers += 1
+                threading.Thread(target=self._stay, name=f"cpujit-{self._followers}", daemon=True).start()
+            _CALL.pack_into(self._call, 8 * team.BODY, body, arguments, threads - 1)
+            if self._state[team.ASLEEP]:
+                with self._calls:
+                    self._calls.notify_all()
+            self._lead(self._address)
+        finally:
+            self._leading.release()
+        return True
+
+    def _stay(self) -> None:
+        while True:
+            self._follow(self._address)
+            with self._calls:
+                self._state[team.ASLEEP] += 1
+                # one that falls asleep just as a call comes misses it, which costs time and nothing else
+                self._calls.wait()
+                self._state[team.ASLEEP] -= 1
 
 
 @cache
-def _alone(body: int) -> Callable[[int], None]:
-    return _BODY(body)
+def _team() -> _Team:
+    return _Team()
 
 
 @cache
-def _team() -> Callable[[int, int, int, int], None] | None:
-    """``GOMP_parallel``: what compilers emit for ``#pragma omp parallel``, the stable entry of every such runtime."""
-    for path in _runtimes():
-        function = getattr(ctypes.CDLL(path), "GOMP_parallel", None)
-        if function is not None:
-            function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-            function.restype = None
-            return function  # type: ignore[no-any-return]
-    return None
-
-
-def _runtimes() -> list[str]:
-    """OpenMP runtimes in this process, torch's own first: another package may have brought a second one."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
-    mapped = {line.split(maxsplit=5)[5] for line in lines if "/" in line}
-    found = [path for path in mapped if Path(path).name.startswith(("libgomp", "libiomp5", "libomp"))]
-    home = str(Path(torch.__file__).parent)
-    return sorted(found, key=lambda path: (not path.startswith(home), path))
+def _function(address: int) -> Callable[[int], None]:
+    return _BODY(address)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from cpujit import Kernel, float32s, int64s, next_item, run, threads
+from cpujit import Kernel, at, float32s, int64s, next_item, run
 
 
 def _square(arguments: Any) -> None:
@@ -46,24 +48,70 @@ def test_every_item_is_taken_once_whatever_the_number_of_threads(count: int, wor
         assert (taken == 1).all()
 
 
-def test_without_the_runtime_the_caller_does_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_team", lambda: None)
-    before, numbers, taken = squares(100, 2)
-    assert torch.equal(numbers, before * before)
-    assert (taken == 1).all()
+def test_followers_wake_up_after_a_pause() -> None:
+    for pause in (0.0, 0.005, 0.05):
+        time.sleep(pause)
+        before, numbers, taken = squares(100, 3)
+        assert torch.equal(numbers, before * before)
+        assert (taken == 1).all()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="torch's own OpenMP is looked for on Linux alone")
-def test_the_team_is_torchs() -> None:
-    assert threads._team() is not None
-    assert threads._runtimes()[0].startswith(str(Path(torch.__file__).parent))
+def test_several_callers_at_once_each_get_their_own_work_done() -> None:
+    wrong: list[int] = []
+
+    def call(count: int) -> None:
+        for _ in range(200):
+            before, numbers, taken = squares(count, 3)
+            if not (torch.equal(numbers, before * before) and (taken == 1).all()):
+                wrong.append(count)
+
+    callers = [threading.Thread(target=call, args=(count,)) for count in (1, 50, 3000)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def _count(arguments: Any) -> None:
+    """How many threads came: each adds 1, then works for a while."""
+    given = int64s(arguments, (3,))
+    next_item(arguments)
+    for _ in range(given[1]):
+        next_item(at(given[2], np.int64))
+
+
+COUNT = Kernel(_count)
+
+
+def test_all_that_came_have_finished_and_one_thread_is_the_caller() -> None:
+    squares(10, 6)  # the team now has five followers
+    most = 0
+    for _ in range(300):
+        for workers in (1, 2, 4):
+            work = np.zeros(1, np.int64)
+            given = np.array([0, 20_000, work.ctypes.data], np.int64)
+            run(COUNT.address, given.ctypes.data, workers)
+            assert 1 <= given[0] <= (6 if workers > 1 else 1)
+            assert work[0] == given[0] * 20_000, "somebody had not finished"
+            most = max(most, int(given[0]))
+    assert most > 1, "nobody ever followed"
+
+
+def test_a_child_process_made_by_fork_works_alone() -> None:
+    squares(10, 2)
+    child = os.fork()
+    if child == 0:
+        _, _, taken = squares(1000, 2)
+        os._exit(0 if (taken == 1).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_no_place_for_a_cache_is_no_reason_to_fail(tmp_path: Path) -> None:
     source = tmp_path / "kernels"
     source.mkdir()
     (source / "double.py").write_text(
-        "from cpujit import Kernel, float32s, int64s\n"
+        "from cpujit import Kernel, at, float32s, int64s\n"
         "def body(arguments):\n"
         "    given = int64s(arguments, (2,))\n"
         "    float32s(given[1], (1,))[0] *= 2\n"
@@ -84,7 +132,7 @@ def test_no_place_for_a_cache_is_no_reason_to_fail(tmp_path: Path) -> None:
 
 def test_a_constant_from_another_file_is_no_more_than_its_present_value(tmp_path: Path) -> None:
     (tmp_path / "body.py").write_text(
-        "from cpujit import Kernel, float32s, int64s\n"
+        "from cpujit import Kernel, at, float32s, int64s\n"
         "from factor import FACTOR\n"
         "def body(arguments):\n"
         "    given = int64s(arguments, (2,))\n"
