@@ -42,12 +42,14 @@ class TorchRunner:
         eos_token_ids: frozenset[int],
         device: torch.device,
         dtype: torch.dtype,
+        weights: str = "full",
     ) -> None:
         self.block_size, self.num_blocks = attention.block_size, attention.num_blocks
         self.num_slots, self.max_model_len = num_slots, max_model_len
         self.vocab_size = decoder.config.vocab_size
         self.eos_token_ids = eos_token_ids
-        self.kv_dtype = str(dtype).removeprefix("torch.")
+        # KV that other weights computed is other KV: their name is part of every cache key, and of every answer's tag.
+        self.kv_dtype = str(dtype).removeprefix("torch.") + ("" if weights == "full" else f"-{weights}")
         self._decoder, self._attention, self._model_dir = decoder, attention, model_dir
         self._slots = AdapterSlots(decoder.sites, num_slots)
         self._device, self._dtype = device, dtype
@@ -64,12 +66,14 @@ class TorchRunner:
         threads: int | None = None,
         dtype: str = "auto",
         device: str = "cpu",
+        weights: str = "full",
     ) -> TorchRunner:
         """Load a registered model.
 
         :param num_blocks: of the KV pool, shared by all sequences.
         :param threads: torch's threads for one operation; ``None`` leaves torch's choice. Process-wide.
         :param dtype: of weights, KV and computation. :param device: see :func:`inference.device.choose` for both.
+        :param weights: how the linears hold theirs, see :func:`inference.models.linear.make_linear`.
         :raises ConfigError: a size is out of range, a file is missing, or the model is not supported.
         """
         for name, value in (("num_blocks", num_blocks), ("block_size", block_size), ("max_model_len", max_model_len)):
@@ -80,7 +84,7 @@ class TorchRunner:
         place, kind = choose(device, dtype)
         if threads is not None:
             torch.set_num_threads(threads)
-        decoder = load_decoder(model_dir, positions=max_model_len, device=place, dtype=kind)
+        decoder = load_decoder(model_dir, positions=max_model_len, device=place, dtype=kind, held=weights)
         config = decoder.config
         if max_model_len > config.max_position:
             raise ConfigError(f"max_model_len {max_model_len} exceeds the model's {config.max_position}")
@@ -94,6 +98,7 @@ class TorchRunner:
             eos_token_ids=_end_tokens(model_dir),
             device=place,
             dtype=kind,
+            weights=weights,
         )
 
     def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
@@ -114,6 +119,11 @@ class TorchRunner:
 
     def read_adapter(self, directory: Path) -> HostAdapter:
         return read_adapter(directory, self._decoder.config, Checkpoint(self._model_dir), self._dtype)
+
+    def adapter_bytes(self, adapter: object) -> int:
+        if not isinstance(adapter, HostAdapter):
+            raise TypeError(f"not what read_adapter returned: {type(adapter).__name__}")
+        return adapter.held_bytes
 
     def load_adapter(self, slot: int, adapter: object) -> None:
         if not isinstance(adapter, HostAdapter):

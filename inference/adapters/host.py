@@ -50,6 +50,15 @@ class HostAdapter:
         """Whether any layer has."""
         return any(layer.gains for layer in self.layers)
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that its tensors take, in the dtype they are computed in."""
+        sites = [weights for layer in self.layers for weights in layer.sites.values()]
+        matrices = [m for weights in (*sites, self.head) if weights is not None for m in (*weights.a, *weights.b)]
+        gains = [gain for layer in self.layers for gain in layer.gains.values()]
+        extra = [] if self.embedding is None else [self.embedding.a, self.embedding.b]
+        return sum(tensor.nbytes for tensor in (*matrices, *gains, *extra, self.head_gain) if tensor is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class _Module:

@@ -15,6 +15,7 @@ class Limits:
     :param max_running: most sequences in one step.
     :param token_budget: most tokens in one step, ≥ ``max_running``.
     :param max_waiting: most queued requests altogether; ``max_waiting_per_tenant`` of one tenant.
+    :param host_adapter_bytes: of adapters kept in host memory, beside those on the device.
     :param speculate_tokens: most tokens guessed for one sequence in a step; 0: none.
     """
 
@@ -23,6 +24,7 @@ class Limits:
     token_budget: int = 512
     max_waiting: int = 1024
     max_waiting_per_tenant: int = 256
+    host_adapter_bytes: int = 1024**3
     speculate_tokens: int = 0
     shares: ShareRules = field(default_factory=ShareRules)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from inference.adapter_format import content_digest, store_path
 from inference.core.batch import Batch, Progress
 from inference.core.blocks import NOBODY
+from inference.core.host_tier import HostTier
 from inference.core.limits import Limits
 from inference.core.messages import (
     Abort,
@@ -85,12 +86,12 @@ class Loop:
         self._store = store
         self._paths: dict[str, Path] = {}
         self._reader = ThreadPoolExecutor(max_workers=2, thread_name_prefix="adapter-reader")
+        self._host = HostTier(self._read_adapter, runner.adapter_bytes, limits.host_adapter_bytes, self._reader)
         self._residency = Residency(
             runner.num_slots,
-            read=self._read_adapter,
+            fetch=self._host.fetch,
             load=runner.load_adapter,
             clear=runner.clear_slot,
-            executor=self._reader,
             wake=lambda: self.inbox.put(None),
         )
         cache = PrefixCache(
@@ -170,6 +171,9 @@ class Loop:
             failed = self._add(sequence)
         except InferenceError as error:
             failed = Progress(sequence, error=error)
+        else:
+            if message.adapter is not None and not self._residency.is_resident(message.adapter):
+                self._host.prefetch(message.adapter)
         if failed is not None:
             self._failed.append(failed)
             self._changed = True
@@ -204,11 +208,12 @@ class Loop:
 
     def _unload(self, digest: str) -> None:
         self._residency.unload(digest)
-        self._paths.pop(digest, None)
+        if self._paths.pop(digest, None) is not None:  # an operator's own file: what comes next may be another
+            self._host.forget(digest)
         self._changed = True
 
     def _poll_residency(self) -> None:
-        for settled in self._residency.poll(time.monotonic()):
+        for settled in self._residency.poll(time.monotonic(), self._turn):
             calls = [waiter for waiter in settled.waiters if isinstance(waiter, _Call)]
             settled.waiters = [waiter for waiter in settled.waiters if not isinstance(waiter, _Call)]
             self._failed += self.scheduler.settle(settled)
@@ -218,12 +223,17 @@ class Loop:
                 self._send(_reply(call.number, settled.error))
             self._changed = True
 
+    def _turn(self, waiter: Sequence | _Call) -> tuple[float, float, int]:
+        """Operators' loads come first."""
+        return self.scheduler.turn(waiter) if isinstance(waiter, Sequence) else (float("-inf"), 0.0, waiter.number)
+
     def _read_adapter(self, digest: str) -> object:
         """Runs in the reader's thread. The digest is checked again: the store may have changed since the upload."""
         directory = self._paths.get(digest) or store_path(self._store, digest)
         if not directory.is_dir():
             raise AdapterNotFound("The adapter is not in the store")
-        if content_digest(directory) != digest:
+        # What lies under its digest is checked by the runner, after it has read it.
+        if directory.name != digest and content_digest(directory) != digest:
             raise AdapterInvalid("The adapter's files do not have the digest they are stored under")
         return self._runner.read_adapter(directory)
 
@@ -278,6 +288,12 @@ class Loop:
             adapter_load_seconds=self._residency.load_seconds,
             adapter_failures=self._residency.failures,
             adapter_evictions=self._residency.evictions,
+            host_adapters=len(self._host),
+            host_bytes=self._host.num_bytes,
+            host_hits=self._host.hits,
+            host_reads=self._host.reads,
+            guessed=self.scheduler.portions.guessed,
+            guessed_right=self.scheduler.portions.right,
         )
 
     def _ready(self) -> Ready:

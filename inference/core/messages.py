@@ -90,6 +90,12 @@ class Stats:
     adapter_load_seconds: float
     adapter_failures: int
     adapter_evictions: int
+    host_adapters: int = 0
+    host_bytes: int = 0
+    host_hits: int = 0
+    host_reads: int = 0
+    guessed: int = 0
+    guessed_right: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,9 @@ class Residency:
     pins takes no new requests until it is empty, so that adapters that are not resident cannot starve. Pins taken
     before that still run: a request that was promised a slot keeps it.
 
-    Only the core's loop calls it. :param read: digest → what the runner loads; called in ``executor``.
+    A load costs every running request its time, so there is at most one between two steps.
+
+    Only the core's loop calls it. :param fetch: digest → what the runner loads, once it has been read.
     :param load: puts it into a slot. :param clear: empties one. :param wake: called when a read has ended.
     :ivar loads: adapters put into a slot, in ``load_seconds`` altogether from first asked for to usable.
     :ivar failures: reads that failed. :ivar evictions: adapters that made room for another.
@@ -62,15 +64,14 @@ class Residency:
         self,
         num_slots: int,
         *,
-        read: Callable[[str], object],
+        fetch: Callable[[str], Future[object]],
         load: Callable[[int, object], None],
         clear: Callable[[int], None],
-        executor: Executor,
         wake: Callable[[], None],
     ) -> None:
         self.num_slots = num_slots
-        self._read, self._load, self._clear = read, load, clear
-        self._executor, self._wake = executor, wake
+        self._fetch, self._load, self._clear = fetch, load, clear
+        self._wake = wake
         self._free = list(range(num_slots - 1, -1, -1))
         self._residents: dict[str, _Resident] = {}
         self._wanted: dict[str, _Wanted] = {}
@@ -127,7 +128,7 @@ class Residency:
             entry.waiters.append(waiter)
         else:
             self._wanted.setdefault(digest, _Wanted(now)).waiters.append(waiter)
-            if entry is None and len(self._wanted) == 1:  # nobody stands in line before it
+            if entry is None and len(self._wanted) == 1 and self._has_slot():  # nobody stands in line before it
                 self._start(digest, now)
 
     def unpark(self, digest: str, waiter: Any) -> None:
@@ -151,20 +152,43 @@ class Residency:
         if not entry.pins and entry.loading is None:
             self._evict(entry)
 
-    def poll(self, now: float) -> list[Settled]:
-        """Finish reads, hand out slots, start reads. Between steps only. Each returned waiter holds a pin."""
-        settled = [self._finish(entry, now) for entry in list(self._residents.values()) if _has_ended(entry)]
-        starving = sum(digest not in self._residents for digest in self._wanted)
-        for entry in self._residents.values():
-            if entry.draining and not entry.unloaded and not starving:
-                entry.draining = False  # those who wanted the slot are gone
-        for digest in list(self._wanted):
-            entry_or_none = self._residents.get(digest)
-            if entry_or_none is None:
-                self._start(digest, now)
-            elif entry_or_none.loading is None and not entry_or_none.draining:
-                settled.append(self._settle(entry_or_none, self._wanted.pop(digest).waiters, now))
+    def poll(self, now: float, turn: Callable[[Any], Any] | None = None) -> list[Settled]:
+        """Put one read adapter in its slot, hand out slots, start reads. Between steps only.
+
+        :param turn: orders waiters: a slot goes to the adapter with the least one. Without it, first come.
+        :returns: each waiter holds a pin.
+        """
+        settled = []
+        ended = [entry for entry in self._residents.values() if _has_ended(entry)]
+        if ended:
+            settled.append(self._finish(ended[0], now))
+        if len(ended) > 1:
+            self._wake()
+        for digest in [digest for digest in self._wanted if digest in self._residents]:
+            entry = self._residents[digest]
+            if entry.loading is None and not entry.draining:
+                settled.append(self._settle(entry, self._wanted.pop(digest).waiters, now))
+        self._hand_out(now, turn)
         return settled
+
+    def _hand_out(self, now: float, turn: Callable[[Any], Any] | None) -> None:
+        """Slots to those who wait for one, as far as there are any."""
+        line = [digest for digest in self._wanted if digest not in self._residents]
+        for entry in self._residents.values():
+            if entry.draining and not entry.unloaded and not line:
+                entry.draining = False  # those who wanted the slot are gone
+        if not line:
+            return
+        if not self._has_slot():
+            if now - min(self._wanted[digest].since for digest in line) >= DRAIN_AFTER_SECONDS:
+                self._drain_one(len(line))
+            return
+        if turn is not None:
+            line.sort(key=lambda digest: min(map(turn, self._wanted[digest].waiters)))
+        for digest in line:
+            if not self._has_slot():
+                return
+            self._start(digest, now)
 
     def check(self) -> None:
         """Raises ``AssertionError`` unless every slot is free or held by one adapter."""
@@ -201,33 +225,31 @@ class Residency:
         return Settled(entry.digest, entry.slot, None, waiters)
 
     def _start(self, digest: str, now: float) -> None:
-        wanted = self._wanted[digest]
-        slot = self._take_slot()
-        if slot is None:
-            if now - wanted.since >= DRAIN_AFTER_SECONDS:
-                self._drain_one()
-            return
-        del self._wanted[digest]
-        future = self._executor.submit(self._read, digest)
+        """Begin to read it for a slot that is free or can be made so."""
+        wanted, slot = self._wanted.pop(digest), self._take_slot()
+        future = self._fetch(digest)
         self._residents[digest] = _Resident(
             digest, slot, future, last_used=now, wanted_at=wanted.since, waiters=wanted.waiters
         )
         future.add_done_callback(lambda _: self._wake())
 
-    def _take_slot(self) -> int | None:
+    def _idle(self) -> list[_Resident]:
+        return [entry for entry in self._residents.values() if not entry.pins and entry.loading is None]
+
+    def _has_slot(self) -> bool:
+        return bool(self._free or self._idle())
+
+    def _take_slot(self) -> int:
         if not self._free:
-            idle = [entry for entry in self._residents.values() if not entry.pins and entry.loading is None]
-            if not idle:
-                return None
             self.evictions += 1
-            self._evict(min(idle, key=lambda entry: (not entry.draining, entry.last_used)))
+            self._evict(min(self._idle(), key=lambda entry: (not entry.draining, entry.last_used)))
         return self._free.pop()
 
-    def _drain_one(self) -> None:
+    def _drain_one(self, wanted: int) -> None:
         """One more slot stops taking requests, unless as many as are wanted already do."""
         draining = sum(entry.draining for entry in self._residents.values())
         busy = [entry for entry in self._residents.values() if entry.loading is None and not entry.draining]
-        if busy and draining < sum(digest not in self._residents for digest in self._wanted):
+        if busy and draining < wanted:
             min(busy, key=lambda entry: (entry.pins, entry.last_used)).draining = True
 
     def _evict(self, entry: _Resident, *, clear: bool = True) -> None:

@@ -134,6 +134,10 @@ class Scheduler:
             self.waiting.push(sequence)
         return []
 
+    def turn(self, sequence: Sequence) -> tuple[int, float, int]:
+        """Orders who waits: least first."""
+        return (sequence.priority, self.fairness.committed(sequence.tenant), sequence.arrival)
+
     def schedule(self) -> Batch:
         """The next step's rows; empty when nothing can run now."""
         self._began = now = self._clock()

@@ -100,8 +100,13 @@ class Runner(Protocol):
     def read_adapter(self, directory: Path) -> object:
         """Read and check a PEFT directory into host memory. Thread-safe: called beside a running step.
 
-        Raises :class:`~inference.errors.AdapterInvalid`. The result is only ever passed to :meth:`load_adapter`.
+        What lies in a directory named by a digest has to have that digest. Raises
+        :class:`~inference.errors.AdapterInvalid`. The result is only ever passed to :meth:`load_adapter`.
         """
+        ...
+
+    def adapter_bytes(self, adapter: object) -> int:
+        """Host memory that what :meth:`read_adapter` returned takes."""
         ...
 
     def load_adapter(self, slot: int, adapter: object) -> None:

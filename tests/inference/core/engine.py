@@ -56,10 +56,9 @@ class Engine:
 
         self.residency = Residency(
             self.runner.num_slots,
-            read=read,
+            fetch=lambda digest: self.executor.submit(read, digest),
             load=self.runner.load_adapter,
             clear=self.runner.clear_slot,
-            executor=self.executor,
             wake=lambda: None,
         )
         bounds = Limits(**{"max_model_len": self.runner.max_model_len, "max_running": 8, "token_budget": 24, **limits})
@@ -93,7 +92,9 @@ class Engine:
 
     def step(self) -> int:
         self.now += 0.01
-        progress = [p for settled in self.residency.poll(self.now) for p in self.scheduler.settle(settled)]
+        progress = [
+            p for settled in self.residency.poll(self.now, self.scheduler.turn) for p in self.scheduler.settle(settled)
+        ]
         batch = self.scheduler.schedule()
         assert sum(len(row.tokens) for row in batch.rows) <= self.scheduler.limits.token_budget
         self._check_writers(batch)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inference.core import process
+from inference.adapter_format import content_digest
 from inference.core.limits import Limits
 from inference.core.loop import Loop
 from inference.core.process import prepare, serve
@@ -110,7 +111,12 @@ class FakeRunner:
     def read_adapter(self, directory: Path) -> object:
         if (directory / "broken").exists():
             raise AdapterInvalid("broken on purpose", "broken")
+        if directory.is_dir() and content_digest(directory) != directory.name:
+            raise AdapterInvalid("not what the digest says", "file")
         return directory.name
+
+    def adapter_bytes(self, adapter: object) -> int:
+        return 1000
 
     def load_adapter(self, slot: int, adapter: object) -> None:
         assert isinstance(adapter, str)

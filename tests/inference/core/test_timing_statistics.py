@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from inference.core.sequence import Sequence
 from inference.core.shares import ShareRules
 from inference.protocol import SamplingParams
 from inference.runner import TorchRunner
-from tests.inference.core.engine import LateExecutor
 
 TRIALS = 300
 PROMPT_TOKENS = 200
@@ -30,10 +30,9 @@ class Worker:
         self.runner = TorchRunner.load(model, num_blocks=256, num_slots=0, max_model_len=512, threads=1)
         residency = Residency(
             0,
-            read=lambda digest: None,
+            fetch=lambda digest: Future(),
             load=self.runner.load_adapter,
             clear=self.runner.clear_slot,
-            executor=LateExecutor(),
             wake=lambda: None,
         )
         cache = PrefixCache(256, self.runner.block_size, base="b", kv_dtype="f", rules=ShareRules(64))
