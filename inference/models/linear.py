@@ -10,11 +10,15 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from inference.errors import ConfigError
+from inference.models.int8 import Int8Linear
 from inference.models.panels import PanelLinear
 
 # oneDNN lays a weight out for the batch size it is told; this layout measured best, or within 3 % of it, from 1 to
 # 512 rows, where a layout for 1 row costs 1.3 times as much at 16.
 _PACK_ROWS = 16
+WEIGHTS = ("full", "int8")
+"""How the linears' weights may be held."""
 
 
 class Linear(Protocol):
@@ -68,8 +72,17 @@ class PackedLinear:
         return cast("Tensor", torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add"))
 
 
-def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """:param weight: ``[out, in]`` as in a checkpoint, already on its device and in its dtype."""
+def make_linear(weight: Tensor, bias: Tensor | None = None, *, held: str = "full") -> Linear:
+    """:param weight: ``[out, in]`` as in a checkpoint, already on its device and in its dtype.
+    :param held: ``full``: as it is given; ``int8``: see :class:`Int8Linear`, float32 on the CPU alone.
+    :raises ConfigError: it cannot be held so.
+    """
+    if held == "int8":
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            raise ConfigError(f"int8 weights: float32 on the CPU, not {weight.dtype} on {weight.device.type}")
+        return Int8Linear(weight, bias)
+    if held != "full":
+        raise ConfigError(f"weights {held!r}; one of {', '.join(WEIGHTS)}")
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         if PanelLinear.available():
             return PanelLinear(weight, bias)

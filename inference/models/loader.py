@@ -17,23 +17,26 @@ from inference.models.rope import Rope
 from sgmv import EmbeddingSite
 
 
-def load_decoder(directory: Path, *, positions: int, device: torch.device, dtype: torch.dtype) -> Decoder:
+def load_decoder(
+    directory: Path, *, positions: int, device: torch.device, dtype: torch.dtype, held: str = "full"
+) -> Decoder:
     """Read the weights and lay them out for ``device``.
 
     :param positions: how many positions the rotation tables cover.
+    :param held: how the linears hold their weights, see :func:`~inference.models.linear.make_linear`.
     :raises ConfigError: a file or tensor is missing, or the architecture is not supported.
     """
     config = ModelConfig.load(directory)
     weights = _Weights(Checkpoint(directory), config, device, dtype)
     embedding = weights.tensor(f"{EMBEDDING}.weight")
-    layers = [_layer(weights, f"model.layers.{index}.") for index in range(config.num_layers)]
+    layers = [_layer(weights, f"model.layers.{index}.", held) for index in range(config.num_layers)]
     rope = Rope(config, positions, device=device, dtype=dtype)
     return Decoder(
         config=config,
         embedding=embedding,
         layers=[layer for layer, _ in layers],
         norm=weights.tensor("model.norm.weight"),
-        head=make_linear(embedding if config.tied else weights.tensor(f"{HEAD}.weight")),
+        head=make_linear(embedding if config.tied else weights.tensor(f"{HEAD}.weight"), held=held),
         rope=rope,
         pointwise=make_pointwise(config, rope, device=device, dtype=dtype),
         sites=AdapterSites(
@@ -58,7 +61,7 @@ class _Weights:
         return self._checkpoint.tensor(name, self._shapes[name]).to(device=self.device, dtype=self.dtype)
 
 
-def _layer(weights: _Weights, prefix: str) -> tuple[Layer, dict[str, AdaptedSite]]:
+def _layer(weights: _Weights, prefix: str, held: str) -> tuple[Layer, dict[str, AdaptedSite]]:
     linears: dict[str, Linear] = {}
     sites: dict[str, AdaptedSite] = {}
     for name, (in_features, slices) in site_shapes(weights.config).items():
@@ -66,7 +69,7 @@ def _layer(weights: _Weights, prefix: str) -> tuple[Layer, dict[str, AdaptedSite
         weight = torch.cat([weights.tensor(f"{module}.weight") for module in modules])
         biased = f"{modules[0]}.bias" in weights
         bias = torch.cat([weights.tensor(f"{module}.bias") for module in modules]) if biased else None
-        linears[name] = make_linear(weight, bias)
+        linears[name] = make_linear(weight, bias, held=held)
         sites[name] = AdaptedSite.make(in_features, slices, bias, device=weights.device, dtype=weights.dtype)
     attention = f"{prefix}self_attn."
     normed = f"{attention}q_norm.weight" in weights
