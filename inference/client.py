@@ -175,9 +175,9 @@ def _delta(data: bytes, body: Mapping[str, Any]) -> Delta:
 
 def _with_logprobs(delta: Delta, choice: Mapping[str, Any], body: Mapping[str, Any]) -> Delta:
     logprobs, scores = choice.get("logprobs"), choice.get("prompt_logprobs")
-    if logprobs is not None:
-        entries = completion_entries(logprobs, body["logprobs"])
-        delta = replace(delta, logprobs=entries, offsets=tuple(logprobs["text_offset"]))
+    if body.get("logprobs") is not None:  # null where the chunk brings no token
+        entries = completion_entries(logprobs, body["logprobs"]) if logprobs else ()
+        delta = replace(delta, logprobs=entries, offsets=tuple(logprobs["text_offset"]) if logprobs else ())
     if scores is not None:
         delta = replace(delta, prompt_logprobs=prompt_entries(scores, body["prompt"], body["prompt_logprobs"]))
     return delta

@@ -145,7 +145,8 @@ class Run:
                 access=self._access,
                 model=self.model,
                 prompt_tokens=len(self.prompt),
-                max_tokens=None if most is None else max(most, 1) * self.request.choices,
+                max_tokens=None if most is None else max(most, 1),
+                choices=self.request.choices,
             )
         )
         try:
@@ -171,7 +172,7 @@ class Run:
     async def _upstream(self, prompt: Sequence[int], admitted: Admitted) -> AsyncGenerator[Delta, None]:
         """Deltas of the best worker; of the next one when the first fails before its first token."""
         model = self.model
-        most = 0 if self.request.most_tokens == 0 else admitted.max_tokens // self.request.choices
+        most = 0 if self.request.most_tokens == 0 else admitted.max_tokens
         sampling = {**self.request.sampling(), "max_tokens": most}
         job = Job(model.base, model.adapter_digest, prompt, sampling, admitted.grant)
         candidates = await self._services.router.candidates(

@@ -9,6 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway.errors import ApiError
+from gateway.renderers import check_scores
+from gateway.schemas import CompletionRequest
+from inference.protocol import MAX_PROMPT_LOGPROBS
 from tests.gateway.house import Actor, House, Process
 
 CHAT = "/v1/chat/completions"
@@ -104,8 +108,16 @@ async def test_wrong_authorization(gateway: Process, header: str) -> None:
         ({"logit_bias": {"49152": 1}}, "logit_bias", "invalid_value"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "invalid_value"),
         ({"top_k": 2**31 - 1}, "top_k", "invalid_value"),
-        ({"n": 2}, "n", "unsupported_parameter"),
-        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"n": 17}, "n", "invalid_value"),
+        ({"n": True}, "n", "invalid_value"),
+        ({"logprobs": 2}, "logprobs", "invalid_value"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"logprobs": False, "top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
+        ({"echo": True}, "echo", "unknown_parameter"),
+        ({"best_of": 2}, "best_of", "unknown_parameter"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs", "unknown_parameter"),
         ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
         ({"tool_choice": "auto"}, "tool_choice", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
@@ -123,6 +135,47 @@ async def test_fields_are_refused_by_name(
     assert error["type"] == "invalid_request_error"
     assert param.partition("[")[0] in error["message"]
     assert house.ledger(acme) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"best_of": 2}, "best_of"),
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"n": 17}, "n"),
+        ({"echo": 1}, "echo"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0, "echo": False}, "max_tokens"),
+        ({"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
+        ({"suffix": "x"}, "suffix"),
+    ],
+)
+async def test_fields_of_text_completions_are_refused_by_name(
+    gateway: Process, house: House, acme: Actor, fields: dict[str, Any], param: str
+) -> None:
+    body = {"model": house.base.name, "prompt": "hi"} | fields
+    status, error, _ = await call(gateway, "POST", "/v1/completions", acme, json=body)
+    assert (status, error["param"]) == (400, param)
+    assert param in error["message"]
+    assert house.ledger(acme) == []
+
+
+def test_a_prompts_logprobs_have_to_fit_into_one_answer() -> None:
+    fits = CompletionRequest(model="m", prompt="x", prompt_logprobs=3)
+    check_scores(fits, MAX_PROMPT_LOGPROBS // 4)
+    with pytest.raises(ApiError) as caught:
+        check_scores(fits, MAX_PROMPT_LOGPROBS // 4 + 1)
+    assert (caught.value.status, caught.value.param) == (400, "prompt_logprobs")
+    echoed = CompletionRequest(model="m", prompt="x", logprobs=3, echo=True)
+    with pytest.raises(ApiError) as caught:
+        check_scores(echoed, MAX_PROMPT_LOGPROBS // 4 + 1)
+    assert caught.value.param == "logprobs"
+    check_scores(CompletionRequest(model="m", prompt="x", logprobs=3), MAX_PROMPT_LOGPROBS)
 
 
 @pytest.mark.parametrize("prompt", [None, 5, [], ["a", "b"], [-1], [True], [[1], [2]], [10**8], {"a": 1}])
