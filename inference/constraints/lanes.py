@@ -51,7 +51,7 @@ class _Lane:
     def __init__(self, name: str, nice: int, done: Callable[[], None]) -> None:
         self.jobs: queue.SimpleQueue[Matcher | None] = queue.SimpleQueue()
         self._name, self._nice, self._done = name, nice, done
-        self._thread: threading.Thread | None = None
+        self._started = 0  # threads so far; only the last one goes on
         self._at: tuple[Matcher, float] | None = None
         self._start()
 
@@ -64,10 +64,11 @@ class _Lane:
             self._start()
 
     def _start(self) -> None:
-        self._thread = start_thread(self._name, self._nice, self._work)
+        self._started = number = self._started + 1
+        start_thread(self._name, self._nice, lambda: self._work(number))
 
-    def _work(self) -> None:
-        while threading.current_thread() is self._thread and (matcher := self.jobs.get()) is not None:
+    def _work(self, number: int) -> None:
+        while number == self._started and (matcher := self.jobs.get()) is not None:
             self._at = at = (matcher, time.monotonic())
             try:
                 matcher.step()

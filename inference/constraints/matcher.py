@@ -112,9 +112,9 @@ class Matcher:
 
 def refusal(constraint: Constraint, message: str) -> tuple[str, str]:
     """What :class:`InvalidRequest` is raised with: llguidance's own words, without its pictures of the source."""
-    first = message.replace("<non-verbose/>", "").strip().splitlines()[0:1]
-    reason = first[0][:MAX_MESSAGE] if first else "not accepted"
-    return f"{constraint.field}: {reason}", constraint.field
+    lines = message.replace("<non-verbose/>", "").strip().splitlines()
+    reason = " ".join([*lines[:1], *(line for line in lines[1:] if line.startswith("error:"))])[:MAX_MESSAGE]
+    return f"{constraint.field}: {reason or 'not accepted'}", constraint.field
 
 
 def _bits_of(tokens: frozenset[int] | tuple[int, ...]) -> int:
