@@ -9,7 +9,7 @@ from contextlib import aclosing
 from fleet.breaker import Breaker
 from fleet.dialects.base import Dialect, Job, Probe
 from fleet.locality import PrefixIndex
-from inference.errors import EngineDead, GrantRefused, InferenceError, WorkerUnavailable
+from inference.errors import EngineDead, GrantRefused, InferenceError, InvalidRequest, WorkerUnavailable
 from inference.protocol import Delta
 
 logger = logging.getLogger(__name__)
@@ -86,8 +86,14 @@ class Replica:
             self.prefixes.clear()  # it may come back with an empty cache
         self.healthy = problem is None
 
+    def refused(self, job: Job) -> str | None:
+        """The sampling field that this kind of server cannot honour."""
+        return next((name for name in job.sampling if name in self.dialect.capabilities.refuses), None)
+
     async def generate(self, job: Job) -> AsyncGenerator[Delta, None]:
         """As :meth:`Dialect.generate`, counted and with the breaker told how it went."""
+        if field := self.refused(job):
+            raise InvalidRequest(f"The model's server does not support {field}", field)
         self.in_flight += 1
         self.breaker.attempt()
         try:

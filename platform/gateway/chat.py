@@ -181,7 +181,8 @@ class Run:
             namespace=str(self._access.tenant_id),
             prompt=prompt,
         )
-        tried = candidates[:MOST_WORKERS_TRIED]
+        able = [replica for replica in candidates if replica.refused(job) is None]
+        tried = (able or candidates)[:MOST_WORKERS_TRIED]
         for replica in tried:
             begun = False
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,12 @@ class Scripted(Dialect):
         if self.error:
             raise self.error
         yield Delta("a", (1,), "stop", Usage(2, 1))
+
+
+class Narrow(Scripted):
+    """A kind of server that knows neither choices nor log-probabilities."""
+
+    capabilities = replace(Scripted.capabilities, refuses=frozenset({"n", "logprobs"}))
 
 
 @pytest.fixture
@@ -196,3 +203,14 @@ async def test_only_broken_workers_open_the_breaker(replica: Replica, error: Exc
 
 def test_a_grant_is_not_in_a_jobs_repr() -> None:
     assert "grant" not in repr(Job("b", None, [1], {}, "grant"))
+
+
+async def test_what_a_server_cannot_honour_is_refused_by_name_and_not_sent() -> None:
+    narrow = Replica(name="w", url="http://w", fingerprint="f", dialect=Narrow())
+    await narrow.refresh()
+    assert [delta async for delta in narrow.generate(replace(JOB, sampling={"temperature": 0.5}))]
+    with pytest.raises(InvalidRequest) as caught:
+        await anext(narrow.generate(replace(JOB, sampling={"temperature": 0.5, "n": 3})))
+    assert caught.value.param == "n"
+    assert narrow.in_flight == 0
+    assert narrow.available

@@ -16,12 +16,15 @@ class Capabilities:
     :param dynamic_load: loads an adapter it does not know yet when a request names it.
     :param cache_salt: isolates cached prompts by a salt or a signed namespace.
     :param residency: tells which adapters lie on the device.
+    :param refuses: sampling fields (vLLM's names) that it cannot honour: such as ``n``, ``logprobs``,
+        ``prompt_logprobs``. A request that has one is refused by that name, never sent without it.
     """
 
     token_ids: bool
     dynamic_load: bool
     cache_salt: bool
     residency: bool
+    refuses: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
