@@ -19,6 +19,7 @@ from inference.core.host_tier import HostTier
 from inference.core.limits import Limits
 from inference.core.messages import (
     Abort,
+    DeclarePrefix,
     LoadAdapter,
     Message,
     Probe,
@@ -28,6 +29,7 @@ from inference.core.messages import (
     Step,
     Submit,
     UnloadAdapter,
+    WithdrawPrefix,
     values,
 )
 from inference.core.prefix_cache import PrefixCache
@@ -148,6 +150,10 @@ class Loop:
                 self._load(message)
             case UnloadAdapter(call, digest):
                 self._answer(call, lambda: self._unload(digest))
+            case DeclarePrefix(call, name, adapter, tokens):
+                self._answer(call, lambda: self.scheduler.cache.declare(name, adapter, tokens))
+            case WithdrawPrefix(call, name):
+                self._answer(call, lambda: self.scheduler.cache.public.withdraw(name))
             case Probe(call):
                 self._answer(call, self._probe)
             case Stop():

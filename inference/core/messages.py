@@ -52,6 +52,24 @@ class UnloadAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclarePrefix:
+    """Front → core: the full blocks of ``tokens`` are everybody's. Answered."""
+
+    call: int
+    name: str
+    adapter: str | None
+    tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawPrefix:
+    """Front → core: they are not any more. Answered."""
+
+    call: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Front → core: compute one step now and answer."""
 
@@ -124,10 +142,22 @@ class Reply:
     param: str | None = None
 
 
-Message = Submit | Abort | LoadAdapter | UnloadAdapter | Probe | Ready | Step | Reply
+Message = Submit | Abort | LoadAdapter | UnloadAdapter | DeclarePrefix | WithdrawPrefix | Probe | Ready | Step | Reply
 
 _TYPES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Submit, Abort, LoadAdapter, UnloadAdapter, Probe, Ready, Step, Reply)
+    kind.__name__: kind
+    for kind in (
+        Submit,
+        Abort,
+        LoadAdapter,
+        UnloadAdapter,
+        DeclarePrefix,
+        WithdrawPrefix,
+        Probe,
+        Ready,
+        Step,
+        Reply,
+    )
 }
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (*_TYPES.values(), Stats)}
 

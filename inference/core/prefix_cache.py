@@ -130,21 +130,18 @@ class PrefixCache:
                 self.pool.give(block, PUBLIC)
         return after
 
-    def declare(self, adapter: str | None, tokens: Sequence[int]) -> str:
-        """Make the full blocks of ``tokens`` public; returns the name to :meth:`withdraw` them by.
+    def declare(self, name: str, adapter: str | None, tokens: Sequence[int]) -> None:
+        """Make the full blocks of ``tokens`` public, until ``name`` is withdrawn from :attr:`public`.
 
         What tenants have cached of it already stays theirs. Raises :class:`InvalidRequest` if there are too many.
         """
-        root = self.root(adapter, PUBLIC)
         blocks: dict[bytes, bytes] = {}
-        parent = root
+        parent = self.root(adapter, PUBLIC)
         for end in range(self.block_size, len(tokens) + 1, self.block_size):
             content = packed(tokens[end - self.block_size : end])
             parent = hashlib.sha256(parent + content).digest()
             blocks[parent] = content
-        name = hashlib.sha256(root + packed(tokens)).hexdigest()
         self.public.declare(name, blocks)
-        return name
 
     def release(self, blocks: Sequence[int]) -> None:
         """Give up one sequence's blocks; the deepest are evicted first, so that prefixes last longest."""

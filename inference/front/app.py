@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from inference.errors import InferenceError
-from inference.front import adapters, completions, health
+from inference.front import adapters, completions, health, public_prefixes
 from inference.front.errors import ApiError, api_error
 from inference.front.service import Service
 
@@ -26,6 +26,9 @@ def build_app(service: Service) -> Starlette:
         Route("/v1/models", adapters.models, methods=["GET"]),
         Route("/v1/load_lora_adapter", adapters.load, methods=["POST"]),
         Route("/v1/unload_lora_adapter", adapters.unload, methods=["POST"]),
+        Route("/v1/public_prefixes", public_prefixes.declare, methods=["POST"]),
+        Route("/v1/public_prefixes", public_prefixes.listed, methods=["GET"]),
+        Route("/v1/public_prefixes/{name}", public_prefixes.withdraw, methods=["DELETE"]),
         Route("/tokenize", adapters.tokenize, methods=["POST"]),
         Route("/detokenize", adapters.detokenize, methods=["POST"]),
         Route("/health", health.health, methods=["GET"]),
@@ -40,6 +43,7 @@ def build_app(service: Service) -> Starlette:
     app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
     app.router.redirect_slashes = False
     app.state.service = service
+    app.state.public_prefixes = {}
     app.state.health = health.HealthCheck(service)
     return app
 

@@ -15,6 +15,7 @@ from inference import errors
 from inference.core.messages import (
     MAX_FRAME_BYTES,
     Abort,
+    DeclarePrefix,
     LoadAdapter,
     Message,
     Probe,
@@ -24,6 +25,7 @@ from inference.core.messages import (
     Step,
     Submit,
     UnloadAdapter,
+    WithdrawPrefix,
     decode,
     encode,
 )
@@ -180,6 +182,13 @@ class CoreLink:
 
     async def unload_adapter(self, digest: str) -> None:
         await self._call(lambda call: UnloadAdapter(call, digest))
+
+    async def declare_prefix(self, name: str, adapter: str | None, tokens: list[int]) -> None:
+        """Let all tenants reuse what is computed of these tokens."""
+        await self._call(lambda call: DeclarePrefix(call, name, adapter, tokens))
+
+    async def withdraw_prefix(self, name: str) -> None:
+        await self._call(lambda call: WithdrawPrefix(call, name))
 
     async def probe(self) -> None:
         """One real forward step; raises if it fails."""

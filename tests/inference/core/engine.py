@@ -123,11 +123,11 @@ class Engine:
             assert name not in self.done
             self.done[name] = gained
 
-    def declare(self, adapter: str | None, tokens: list[int]) -> str:
+    def declare(self, name: str, adapter: str | None, tokens: list[int]) -> None:
         """Make a prefix public; from now on anybody may read its full blocks."""
         size = self.runner.block_size
         self._declared |= {(adapter, tuple(tokens[:end])) for end in range(size, len(tokens) + 1, size)}
-        return self.scheduler.cache.declare(adapter, tokens)
+        self.scheduler.cache.declare(name, adapter, tokens)
 
     def _check_writers(self, batch: Batch) -> None:
         """Nobody reads a block that another namespace wrote, but for what was declared public."""

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from inference.core import process
 from inference.adapter_format import content_digest
+from inference.core import process
 from inference.core.limits import Limits
 from inference.core.loop import Loop
 from inference.core.process import prepare, serve
@@ -111,7 +111,7 @@ class FakeRunner:
     def read_adapter(self, directory: Path) -> object:
         if (directory / "broken").exists():
             raise AdapterInvalid("broken on purpose", "broken")
-        if directory.is_dir() and content_digest(directory) != directory.name:
+        if len(directory.name) == 64 and directory.is_dir() and content_digest(directory) != directory.name:
             raise AdapterInvalid("not what the digest says", "file")
         return directory.name
 

@@ -99,7 +99,8 @@ class Traffic:
             with contextlib.suppress(AdapterNotFound):
                 engine.residency.unload(rng.choice(ADAPTERS))
         if rng.random() < 0.01:
-            self.declared.append(engine.declare(rng.choice([None, *ADAPTERS]), rng.choice(self.prefixes)))
+            self.declared.append(f"prefix{number}")
+            engine.declare(self.declared[-1], rng.choice([None, *ADAPTERS]), rng.choice(self.prefixes))
         if rng.random() < 0.01 and self.declared:
             with contextlib.suppress(InvalidRequest):
                 engine.scheduler.cache.public.withdraw(rng.choice(self.declared))

@@ -11,9 +11,10 @@ from tests.inference.core.engine import Engine
 from tests.inference.core.fake_runner import FakeRunner
 
 
-def attack(seed: int, *, victim: str, known: bool) -> tuple[object, ...]:
+def attack(seed: int, *, victim: str, known: bool, public: bool = False) -> tuple[object, ...]:
     """Serve the same traffic twice over; in the end somebody asks what ``victim`` asked, or what nobody did.
 
+    :param public: both prompts begin with a declared prefix, which the victim has computed.
     :returns: all that the scheduler decided from then on, without the prompt's content.
     """
     rng = random.Random(seed)
@@ -21,6 +22,10 @@ def attack(seed: int, *, victim: str, known: bool) -> tuple[object, ...]:
     engine = Engine(runner, token_budget=rng.choice([8, 24]), max_running=4, shares=ShareRules(4))
     secret = [rng.randrange(50) for _ in range(rng.randrange(9, 30))]
     unknown = [50 + token for token in secret]  # nobody ever asks or generates these
+    if public:
+        system = [rng.randrange(50) for _ in range(10)]
+        engine.declare("system", None, system)
+        secret, unknown = [*system, *secret], [*system, *unknown]
     engine.add("secret", secret, 4, tenant=victim)
     for number in range(6):
         prompt = [rng.randrange(50) for _ in range(rng.randrange(1, 25))]
@@ -45,9 +50,13 @@ def attack(seed: int, *, victim: str, known: bool) -> tuple[object, ...]:
     return engine.trace, counts, list(engine.done), engine.scheduler.preemptions, asked.cached_tokens, computed
 
 
+@pytest.mark.parametrize("public", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_strangers_cache_changes_no_decision(seed: int) -> None:
-    assert attack(seed, victim="v", known=True) == attack(seed, victim="v", known=False)
+def test_a_strangers_cache_changes_no_decision(seed: int, public: bool) -> None:
+    served = attack(seed, victim="v", known=True, public=public)
+    assert served == attack(seed, victim="v", known=False, public=public)
+    if public:
+        assert served[-2] in (4, 8), "nothing of the declared prefix was found"
 
 
 def test_the_own_cache_does() -> None:

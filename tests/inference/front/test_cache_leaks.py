@@ -185,3 +185,39 @@ def test_the_number_of_series_is_bounded_and_no_token_is_lost() -> None:
     assert {sample.value for sample in requests.samples} == {2, 15}
     assert {sample.value for sample in first.samples if sample.name.endswith("_sum")} == {1.0, 7.5}
     assert {sample.value for sample in queued.samples if sample.name.endswith("_sum")} == {0.5, 3.75}
+
+
+async def test_a_public_prefix_is_the_operators_to_declare(worker: WorkerProcess, ask: Asker) -> None:
+    operator, tenant = worker.signer.operator(), worker.signer.token()
+    tokens = list(range(300, 340))
+
+    async def cached(namespace: str) -> int:
+        return await ask.cached(namespace, prompt=[*tokens, 7, 8, 9])
+
+    assert (await ask.post("/v1/public_prefixes", {"tokens": tokens}, tenant))[0] == 401
+    assert [await cached("p1"), await cached("p2")] == [0, 0]
+    status, text = await ask.post("/v1/public_prefixes", {"tokens": tokens}, operator)
+    assert status == 200, text
+    declared = json.loads(text)
+    assert (declared["tokens"], declared["shared_tokens"], declared["model"]) == (40, 32, "fake")
+    assert [await cached("p3"), await cached("p4")] == [0, 32]
+    for body, param in (
+        ({"tokens": tokens[:3]}, "prompt"),
+        ({"tokens": tokens, "model": "nothing"}, "model"),
+        ({"tokens": [10**6] * 20}, "tokens"),
+        ({"tokens": tokens, "namespace": "p1"}, "namespace"),
+        ({}, "prompt"),
+    ):
+        status, text = await ask.post("/v1/public_prefixes", body, operator)
+        assert (status, json.loads(text)["error"]["param"]) == (400, param)
+    headers = {"Authorization": f"Bearer {operator}"}
+    url = f"{worker.url}/v1/public_prefixes"
+    async with ask.session.get(url, headers=headers) as response:
+        assert [entry["id"] for entry in (await response.json())["data"]] == [declared["id"]]
+    async with ask.session.delete(f"{url}/{declared['id']}") as response:
+        assert response.status == 401
+    async with ask.session.delete(f"{url}/{declared['id']}", headers=headers) as response:
+        assert response.status == 200
+    async with ask.session.delete(f"{url}/{declared['id']}", headers=headers) as response:
+        assert response.status == 404
+    assert [await cached("p5"), await cached("p4")] == [0, 0]
