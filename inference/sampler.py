@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from inference.core.step import Row
+from inference.greedy import most_likely
 from inference.protocol import SamplingParams
 
 # Truncated rows are cut to this many candidates first; a nucleus that needs more is sorted in full.
@@ -34,7 +35,7 @@ def sample(logits: Tensor, rows: Sequence[Row], eos_token_ids: Collection[int]) 
         groups[_kind(row.params)].append(index)
     if greedy := groups["greedy"]:
         picked = logits if len(greedy) == len(rows) else logits[greedy]
-        for index, token in zip(greedy, picked.argmax(dim=1).tolist(), strict=True):
+        for index, token in zip(greedy, most_likely(picked), strict=True):
             chosen[index] = token
     if full := groups["full"]:
         probabilities = _probabilities(logits, rows, full)

@@ -17,6 +17,7 @@ from numba import njit
 
 from cpujit import Kernel, float32s, int64s, next_item
 from cpujit.exponential import exp
+from cpujit.greatest import greatest
 from cpujit.tile import LANES, MOST_ROWS, tile_1, tile_2
 
 # What both loops get, an int64 each. Strides are in bytes.
@@ -54,19 +55,12 @@ def _store(arguments: Any) -> None:
                     values[d] = v[d]
 
 
-@njit(forceinline=True, error_model="numpy", fastmath={"nsz", "nnan"})
-def _greatest(numbers: Any) -> Any:
-    most = numbers[0]
-    for index in range(len(numbers)):
-        most = numbers[index] if numbers[index] > most else most
-    return most
-
-
 # A sum may be taken in any order as long as it is always the same one for the same length: compiled once, it is.
 @njit(inline="never", error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
-def _softmax(numbers: Any, scale: Any) -> None:
+def _softmax(address: int, count: int, scale: Any) -> None:
     """In place. NaN makes all of it NaN."""
-    most = _greatest(numbers)
+    most = greatest(address, count)
+    numbers = float32s(address, (count,))
     total = np.float32(0)
     for index in range(len(numbers)):
         numbers[index] = exp((numbers[index] - most) * scale)
@@ -97,7 +91,7 @@ def _attend_rows(  # noqa: PLR0917
     for row in range(rows):
         stop = position + row * step + 1 - shift
         start = max(0, stop - given[WINDOW]) if given[WINDOW] > 0 else 0
-        _softmax(float32s(scores + row * stride + 4 * start, (stop - start,)), scale)
+        _softmax(scores + row * stride + 4 * start, stop - start, scale)
         whole = float32s(scores + row * stride, (last + 1 - shift,))
         whole[:start] = 0
         whole[stop:] = 0
