@@ -2,7 +2,8 @@
 
 Run as a script: ``python stub_worker.py FINGERPRINT [--interval SECONDS]``; prints ``ready URL``. What a request's
 ``seed`` says decides how it behaves: 1 breaks off after 3 tokens, 2 sends an error event after 3 tokens, 3 answers 503,
-4 sends nothing until it is aborted. ``GET /seen`` tells the bodies and how many requests were aborted.
+4 sends nothing until it is aborted, 5 sends a choice that nobody asked for.
+``GET /seen`` tells the bodies and how many requests were aborted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 
 from aiohttp import web
 
-BREAK_OFF, ERROR_EVENT, BUSY, SILENT = 1, 2, 3, 4
+BREAK_OFF, ERROR_EVENT, BUSY, SILENT, STRAY = 1, 2, 3, 4, 5
 
 
 class Stub:
@@ -65,16 +66,18 @@ class Stub:
                 await response.write(b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
                 return
             reason = "length" if number == count - 1 else None
-            choice = {"index": 0, "text": f" {number}", "token_ids": [number], "finish_reason": reason}
-            await response.write(
-                b"data: " + json.dumps({**head, "choices": [choice], "usage": None}).encode() + b"\n\n"
-            )
+            indices = range(body.get("n", 1)) if body.get("seed") != STRAY else [7]
+            for index in indices:
+                choice = {"index": index, "text": f" {number}", "token_ids": [number], "finish_reason": reason}
+                await response.write(
+                    b"data: " + json.dumps({**head, "choices": [choice], "usage": None}).encode() + b"\n\n"
+                )
             if self.interval:
                 await asyncio.sleep(self.interval)
         usage = {
             "prompt_tokens": len(body["prompt"]),
-            "completion_tokens": count,
-            "total_tokens": len(body["prompt"]) + count,
+            "completion_tokens": count * body.get("n", 1),
+            "total_tokens": len(body["prompt"]) + count * body.get("n", 1),
             "prompt_tokens_details": {"cached_tokens": 0},
         }
         await response.write(b"data: " + json.dumps({**head, "choices": [], "usage": usage}).encode() + b"\n\n")
