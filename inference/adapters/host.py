@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from inference.adapter_format import TENSORS_FILE, AdapterSpec, AdapterTarget, check_adapter, content_digest
@@ -102,10 +103,11 @@ def read_adapter(directory: Path, config: ModelConfig, base: Checkpoint, dtype: 
 def _tensors(path: Path, spec: AdapterSpec) -> dict[str, Tensor]:
     names = [n for t in spec.targets for n in (t.a, t.b, t.magnitude, t.copy) if n is not None]
     try:
-        with safe_open(path, framework="pt") as file:
-            # A clone, because safetensors maps the file: weights must not change with it after the digest check.
-            return {name: file.get_tensor(name).clone() for name in names}
-    except (SafetensorError, OSError) as error:
+        # From bytes, not from the mapped file: weights must not change with it after the digest check. And safetensors
+        # 0.8 never frees two integers of every tensor that safe_open reads: 27 kB an adapter of a small model.
+        found = load(path.read_bytes())
+        return {name: found[name] for name in names}
+    except (SafetensorError, OSError, KeyError) as error:
         raise AdapterInvalid(f"{path.name}: {error}", path.name) from error
 
 
