@@ -8,13 +8,13 @@ the prefix cache.
 
 from __future__ import annotations
 
-import bisect
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import count
 
 from inference.core import victims
+from inference.core.admission import Admission
 from inference.core.backlog import Backlog
 from inference.core.batch import Batch, Progress
 from inference.core.fairness import Fairness
@@ -58,6 +58,16 @@ class Scheduler:
         self._clock = clock
         self._live: dict[str, Sequence] = {}
         self._backlog = Backlog(limits)
+        self._admission = Admission(
+            limits,
+            cache,
+            residency,
+            self.fairness,
+            waiting=self.waiting,
+            backlog=self._backlog,
+            running=self.running,
+            give_way=self._preempt,
+        )
         self._arrivals = count()
         self._block_size = cache.block_size
         self._began = 0.0  # the step, by the clock
@@ -146,7 +156,7 @@ class Scheduler:
         preemptions = self.preemptions
         self._secure_blocks()
         # Blocks just taken from one request are not for a newcomer.
-        started = self._admit(now) if preemptions == self.preemptions else []
+        started = self._admission.admit(now) if preemptions == self.preemptions else []
         batch = self.portions.fill(self.running)
         batch.started = started
         return batch
@@ -217,8 +227,6 @@ class Scheduler:
         self._backlog.check_empty()
         self.fairness.check_idle()
 
-    # region one step
-
     def _secure_blocks(self) -> None:
         """A block for every decoding sequence's next position, best first; others' when none is left."""
         for sequence in list(self.running):
@@ -228,100 +236,6 @@ class Scheduler:
                     sequence.blocks += pool.allocate(sequence.namespace, 1, sequence.weight)
                 else:
                     self._preempt(victims.for_running(self.running, self.fairness))
-
-    def _admit(self, now: float) -> list[Sequence]:
-        """Take in who waits, in turn; those of them that never ran before."""
-        started: list[Sequence] = []
-        passed: set[str] = set()  # tenants whose turn it is not after all
-        while (sequence := self.waiting.next(self.fairness, passed)) is not None:
-            victim = self._place_for(sequence)
-            if victim is None or self._is_busy(sequence.tenant):
-                passed.add(sequence.tenant)
-                continue
-            if not self._pin(sequence, now):
-                continue
-            if victim is not sequence:
-                self._preempt(victim)
-            if not self._take_blocks(sequence):
-                break
-            self.waiting.remove(sequence, State.RUNNING)
-            self._backlog.leave(sequence.tenant)
-            self._backlog.admitted(now)
-            bisect.insort(self.running, sequence, key=lambda running: running.order)
-            if not sequence.admitted:
-                self._count_admission(sequence, now)
-                started.append(sequence)
-        return started
-
-    def _place_for(self, newcomer: Sequence) -> Sequence | None:
-        """Who leaves the running ones for it: itself if there is a place, ``None`` if it has to wait."""
-        if len(self.running) < self.limits.max_running:
-            return newcomer
-        return victims.for_newcomer(
-            newcomer,
-            self.running,
-            self.fairness,
-            measure=victims.place_of,
-            needed=1,
-            capacity=self.limits.max_running,
-        )
-
-    def _is_busy(self, tenant: str) -> bool:
-        """Whether the tenant's admitted prompts fill a step already: more would only hold blocks."""
-        pending = sum(running.pending for running in self.running if running.tenant == tenant and running.pending > 1)
-        return pending >= self.limits.token_budget
-
-    def _pin(self, sequence: Sequence, now: float) -> bool:
-        """A pin on the adapter's slot; without one the sequence is parked and others go ahead."""
-        if sequence.adapter is None or sequence.pinned:
-            return True
-        slot = self.residency.acquire(sequence.adapter, now)
-        if slot is None:
-            self.waiting.remove(sequence, State.PARKED)
-            self.residency.park(sequence.adapter, sequence, now)
-            return False
-        sequence.slot, sequence.pinned = slot, True
-        return True
-
-    def _take_blocks(self, sequence: Sequence) -> bool:
-        """Blocks for all tokens so far, cached ones first; all or nothing.
-
-        All at once although the prompt is computed in chunks: half-computed prompts that preempt each other would be
-        work done twice.
-        """
-        pool, owner, weight = self.cache.pool, sequence.namespace, sequence.weight
-        start = self.cache.start(sequence.adapter, owner)
-        blocks, chain = self.cache.match(start, sequence.reusable)
-        needed = -(-len(sequence.tokens) // self._block_size) - len(blocks)
-        for block in blocks:
-            pool.share(block)
-        while not pool.fits(owner, needed + (pool.total // 100 if self.running else 0), weight):
-            victim = victims.for_newcomer(
-                sequence,
-                self.running,
-                self.fairness,
-                measure=victims.blocks_of,
-                needed=needed,
-                capacity=pool.total,
-            )
-            if victim is None:
-                self.cache.release(blocks)
-                return False
-            self._preempt(victim)
-        sequence.blocks = blocks + pool.allocate(owner, needed, weight)
-        sequence.chain = chain
-        sequence.computed = len(blocks) * self._block_size
-        return True
-
-    def _count_admission(self, sequence: Sequence, now: float) -> None:
-        """What is noted when a request runs for the first time."""
-        sequence.admitted = True
-        sequence.waited = now - sequence.queued_at
-        sequence.cached_tokens = sequence.charged = sequence.computed
-        self.cache.count(len(sequence.prompt), sequence.computed)
-        self.fairness.promise(sequence.tenant, len(sequence.prompt) - sequence.computed)
-
-    # endregion
 
     def _make_place(self, newcomer: Sequence) -> Progress | None:
         """A place in the queue: a free one, or that of a request with less claim to it, which ends."""
