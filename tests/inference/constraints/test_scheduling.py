@@ -6,7 +6,6 @@ import threading
 import time
 import zlib
 from collections.abc import Sequence as Seq
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,7 +98,7 @@ def test_a_late_mask_costs_a_step_and_changes_nothing(lane: Lane) -> None:
 
 
 def test_a_preempted_sequence_keeps_its_place_in_the_language(lane: Lane) -> None:
-    engine = Engine(MaskedRunner(num_blocks=24))
+    engine = Engine(MaskedRunner(num_blocks=16))
     for number in range(4):
         _add(engine, lane, f"r{number}", prompt=[5, 6, number])
     engine.drain()
