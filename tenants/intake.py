@@ -253,7 +253,13 @@ def _accept(version_id: int, spec: AdapterSpec, digest: str) -> None:
             "dtype": spec.dtype,
             "max_rank": spec.max_rank,
             "targets": [
-                {"module": target.module, "rank": target.rank, "scaling": target.scaling} for target in spec.targets
+                {
+                    "module": target.module,
+                    "rank": target.rank,
+                    "scaling": target.scaling,
+                    "dora": target.magnitude is not None,
+                }
+                for target in spec.targets
             ],
         }
         version.checked_at = timezone.now()

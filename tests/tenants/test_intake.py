@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from kombu.exceptions import OperationalError
+from safetensors.numpy import load_file, save_file
 
 from inference.adapter_format import content_digest, store_path
 from tenants import intake, tasks
@@ -32,6 +34,10 @@ def queued(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ids: list[int] = []
     monkeypatch.setattr(tasks.check_adapter, "delay", ids.append)
     return ids
+
+
+def ones(*shape: int) -> Any:
+    return numpy.ones(shape, dtype=numpy.float32)
 
 
 def stored(tmp_path: Path) -> list[str]:
@@ -60,6 +66,27 @@ def test_from_files_to_the_alias(tenant: Any, queued: list[int], make_adapter: A
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o444 for path in final.iterdir())
     assert list((tmp_path / "incoming").iterdir()) == [], "nothing is left behind"
     assert len(list((tmp_path / "store").iterdir())) == 1
+
+
+def test_dora_with_a_head_is_accepted_and_its_spec_kept(tenant: Any, queued: list[int], make_adapter: Any) -> None:
+    source = make_adapter(rank=2, target_modules=["q_proj", "lm_head"], use_dora=True)
+    path = source / "adapter_model.safetensors"
+    tensors = load_file(path)
+    head = "base_model.model.lm_head."
+    tensors |= {head + "lora_A.weight": ones(2, 16), head + "lora_B.weight": ones(64, 2)}
+    tensors[head + "base_layer.weight"] = ones(64, 16)  # as PEFT saves it
+    modules = ("lm_head", *(f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)))
+    for module in modules:
+        rows = 64 if module == "lm_head" else 16
+        tensors[f"base_model.model.{module}.lora_magnitude_vector"] = ones(rows)
+    save_file(tensors, path)
+    version = intake.receive(tenant=tenant, name="dora", source=source)
+    intake.check(version.pk)
+    version.refresh_from_db()
+    assert (version.state, version.report) == ("ready", {})
+    assert {target["module"] for target in version.spec["targets"]} == set(modules)
+    assert all(target["dora"] for target in version.spec["targets"])
+    assert version.num_bytes == sum(value.nbytes for name, value in tensors.items() if "base_layer" not in name)
 
 
 def test_checking_twice_changes_nothing(tenant: Any, queued: list[int], make_adapter: Any, tmp_path: Path) -> None:
