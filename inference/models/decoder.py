@@ -5,7 +5,7 @@ Sequences of a step are laid end to end: ``T`` tokens, no padding, no batch dime
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -33,7 +33,9 @@ class Layer:
 
 
 class Decoder:
-    """:param sites: the adapters.
+    """:param embed: ``[T]`` token ids → ``[T, hidden]``, a fresh tensor.
+
+    :param sites: the adapters.
 
     :param attention: owns the KV pool; one call per layer.
     """
@@ -42,7 +44,7 @@ class Decoder:
         self,
         *,
         config: ModelConfig,
-        embedding: Tensor,
+        embed: Callable[[Tensor], Tensor],
         layers: Sequence[Layer],
         norm: Tensor,
         head: Linear,
@@ -51,7 +53,7 @@ class Decoder:
         sites: AdapterSites,
     ) -> None:
         self.config = config
-        self._embedding = embedding
+        self._embed = embed
         self._layers = tuple(layers)
         self._norm = norm
         self._head = head
@@ -65,7 +67,7 @@ class Decoder:
         """Compute and store KV for all tokens. ``[T] → [T, hidden]``, before the last norm."""
         pointwise = self._pointwise
         cos, sin = self._rope.at(positions)
-        hidden = self._embedding.index_select(0, tokens)
+        hidden = self._embed(tokens)
         self.sites.embedding.apply(hidden, tokens, plan)
         adapted = self.sites.begin(plan, hidden.device)
         for index, (layer, sites) in enumerate(zip(self._layers, self.sites.layers, strict=True)):

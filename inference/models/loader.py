@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from inference.models.checkpoint import Checkpoint
 from inference.models.decoder import Decoder, Layer
 from inference.models.linear import Linear, make_linear
 from inference.models.lora import SITES, AdaptedSite, AdapterSites, site_shapes
+from inference.models.panels import PanelLinear
 from inference.models.pointwise import make_pointwise
 from inference.models.rope import Rope
 from sgmv import EmbeddingSite
@@ -28,15 +31,16 @@ def load_decoder(
     """
     config = ModelConfig.load(directory)
     weights = _Weights(Checkpoint(directory), config, device, dtype)
-    embedding = weights.tensor(f"{EMBEDDING}.weight")
+    table = weights.tensor(f"{EMBEDDING}.weight")
+    head = make_linear(table if config.tied else weights.tensor(f"{HEAD}.weight"), held=held)
     layers = [_layer(weights, f"model.layers.{index}.", held) for index in range(config.num_layers)]
     rope = Rope(config, positions, device=device, dtype=dtype)
     return Decoder(
         config=config,
-        embedding=embedding,
+        embed=_embedding(table, head, tied=config.tied),
         layers=[layer for layer, _ in layers],
-        norm=weights.tensor("model.norm.weight"),
-        head=make_linear(embedding if config.tied else weights.tensor(f"{HEAD}.weight"), held=held),
+        norm=weights.kept("model.norm.weight"),
+        head=head,
         rope=rope,
         pointwise=make_pointwise(config, rope, device=device, dtype=dtype),
         sites=AdapterSites(
@@ -45,6 +49,13 @@ def load_decoder(
             head=AdaptedSite.make(config.hidden_size, (config.vocab_size,), None, device=device, dtype=dtype),
         ),
     )
+
+
+def _embedding(table: Tensor, head: Linear, *, tied: bool) -> Callable[[Tensor], Tensor]:
+    """A tied head whose layout still gives single rows is the table too: a ninth of SmolLM2's memory less."""
+    if tied and isinstance(head, PanelLinear):
+        return head.rows
+    return partial(torch.index_select, table.clone(), 0)
 
 
 class _Weights:
@@ -58,7 +69,12 @@ class _Weights:
         return name in self._shapes
 
     def tensor(self, name: str) -> Tensor:
+        """May show the checkpoint's file itself, which stays in memory as long as the tensor does."""
         return self._checkpoint.tensor(name, self._shapes[name]).to(device=self.device, dtype=self.dtype)
+
+    def kept(self, name: str) -> Tensor:
+        """A copy of its own, for what is not laid out anew."""
+        return self.tensor(name).clone()
 
 
 def _layer(weights: _Weights, prefix: str, held: str) -> tuple[Layer, dict[str, AdaptedSite]]:
@@ -74,13 +90,13 @@ def _layer(weights: _Weights, prefix: str, held: str) -> tuple[Layer, dict[str, 
     attention = f"{prefix}self_attn."
     normed = f"{attention}q_norm.weight" in weights
     layer = Layer(
-        input_norm=weights.tensor(f"{prefix}input_layernorm.weight"),
-        post_norm=weights.tensor(f"{prefix}post_attention_layernorm.weight"),
+        input_norm=weights.kept(f"{prefix}input_layernorm.weight"),
+        post_norm=weights.kept(f"{prefix}post_attention_layernorm.weight"),
         qkv=linears["qkv"],
         o=linears["o"],
         gate_up=linears["gate_up"],
         down=linears["down"],
-        norms=(weights.tensor(f"{attention}q_norm.weight"), weights.tensor(f"{attention}k_norm.weight"))
+        norms=(weights.kept(f"{attention}q_norm.weight"), weights.kept(f"{attention}k_norm.weight"))
         if normed
         else None,
     )

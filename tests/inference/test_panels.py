@@ -67,3 +67,14 @@ def test_threads_change_nothing() -> None:
 
 def test_no_rows() -> None:
     assert PanelLinear(torch.randn(8, 4), None)(torch.randn(0, 4)).shape == (0, 8)
+
+
+@pytest.mark.parametrize("width", [32, 40, 97])
+def test_rows_are_the_weights_own(width: int) -> None:
+    weight = torch.randn(width, 24)
+    ids = torch.tensor([width - 1, 0, 31, 31, width // 2])
+    rows = PanelLinear(weight, None).rows(ids)
+    assert torch.equal(rows, weight[ids])
+    assert rows.is_contiguous()
+    rows.zero_()
+    assert torch.equal(PanelLinear(weight, None).rows(ids), weight[ids])
