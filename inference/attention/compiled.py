@@ -18,7 +18,7 @@ from numba import njit
 from cpujit import Kernel, float32s, int64s, next_item
 from cpujit.exponential import exp
 from cpujit.greatest import greatest
-from cpujit.tile import LANES, MOST_ROWS, tile_1, tile_2
+from cpujit.tile import LANES, MOST_ROWS, tile_1, tile_1_ahead, tile_2
 
 # What both loops get, an int64 each. Strides are in bytes.
 COUNTER, ITEMS, NUM_ITEMS, TABLES, KEYS, VALUES = range(6)
@@ -83,10 +83,13 @@ def _attend_rows(  # noqa: PLR0917
     stride = 4 * (end - begin) * block
     zeros = (given[ZEROS], 0)
     for b in range(begin, end):
-        keys = given[KEYS] + 4 * (table[b] * kv_heads + kv) * dim * block
+        panel = 4 * (table[b] * kv_heads + kv) * dim * block
+        following = 4 * (table[min(b + 1, end - 1)] * kv_heads + kv) * dim * block
         for c in range(0, block, LANES):
-            target = scores + 4 * (b * block - shift + c)
-            tile_1(rows, q, (keys + 4 * c, 4 * block), dim, zeros, (target, stride), 0)
+            target = (scores + 4 * (b * block - shift + c), stride)
+            # blocks lie anywhere: no hardware guesses the next one, nor that this one's V is wanted soon
+            ahead = (given[KEYS] + following + 4 * c * dim, given[VALUES] + panel + 4 * c * dim)
+            tile_1_ahead(rows, q, (given[KEYS] + panel + 4 * c, 4 * block), dim, zeros, target, ahead)
     scale = np.float32(1.0 / np.sqrt(dim))
     for row in range(rows):
         stop = position + row * step + 1 - shift

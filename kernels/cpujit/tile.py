@@ -54,7 +54,7 @@ def _tile(rows: int, vectors: int, *, prefetch: bool) -> Any:
             return context.get_dummy_value()
 
         place = types.UniTuple(types.int64, 2)
-        return types.void(place, place, types.int64, place, place, types.int64), generate
+        return types.void(place, place, types.int64, place, place, ahead), generate
 
     return tile
 
@@ -81,8 +81,9 @@ def _emit(b: Any, rows: int, vectors: int, prefetch: bool, arguments: list[Any])
     weights = [_load(b, at, 4 * LANES * vector) for vector in range(vectors)]
     if prefetch:
         hint = _declared(b, "llvm.prefetch.p0", ir.VoidType(), [_BYTES, _I32, _I32, _I32])
-        address = b.inttoptr(b.add(ahead, b.shl(step, _I64(6))), _BYTES)
-        b.call(hint, [address, _I32(0), _I32(2), _I32(1)])
+        for start in ahead if isinstance(ahead, list) else [ahead]:
+            address = b.inttoptr(b.add(start, b.shl(step, _I64(6))), _BYTES)
+            b.call(hint, [address, _I32(0), _I32(2), _I32(1)])
     new = []
     for row in range(rows):
         number = _broadcast(b, b.add(own[row], b.shl(step, _I64(2))))
@@ -149,6 +150,9 @@ Arguments ``(rows, x, w, depth, addend, out, ahead)``: each operand is a pair of
 rows; ``depth`` (at least 1) is the number of ``k``. The sums run over ``k`` in order, whatever ``rows`` is, and each
 row's are its own: a row's numbers are the same bits in any tile. ``addend`` may be ``out``; a stride of 0 repeats one.
 """
+
+tile_1_ahead = _by_rows(1, prefetch=True)
+"""As :data:`tile_1`, and asks for the ``64 · depth`` bytes from each of two addresses, a pair ``ahead``, to come near."""
 
 tile_2 = _by_rows(2, prefetch=False)
 """As :data:`tile_1` for 32 columns."""

@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 
 from cpujit import Kernel, int64s, run
-from cpujit.tile import LANES, MOST_ROWS, supported, tile_1, tile_2, tile_2_ahead
+from cpujit.tile import LANES, MOST_ROWS, supported, tile_1, tile_1_ahead, tile_2, tile_2_ahead
 
 pytestmark = pytest.mark.skipif(not supported(), reason="made for AVX-512")
 
 
-def _all_three(arguments: Any) -> None:
-    given = int64s(arguments, (12,))
+def _all_four(arguments: Any) -> None:
+    given = int64s(arguments, (13,))
     x, w, addend = (given[1], given[2]), (given[3], given[4]), (given[5], given[6])
-    tile_1(given[0], x, w, given[7], addend, (given[8], given[11]), 0)
-    tile_2(given[0], x, w, given[7], addend, (given[9], given[11]), 0)
-    tile_2_ahead(given[0], x, w, given[7], addend, (given[10], given[11]), 0)
+    tile_1(given[0], x, w, given[7], addend, (given[8], given[12]), 0)
+    tile_2(given[0], x, w, given[7], addend, (given[9], given[12]), 0)
+    tile_2_ahead(given[0], x, w, given[7], addend, (given[10], given[12]), 0)
+    tile_1_ahead(given[0], x, w, given[7], addend, (given[11], given[12]), (0, given[1]))
 
 
-ALL_THREE = Kernel(_all_three)
+ALL_FOUR = Kernel(_all_four)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 37, 576])
@@ -33,16 +34,16 @@ def test_tiles_of_every_size(rows: int, depth: int) -> None:
     x[:, :depth] = generator.standard_normal((rows, depth))
     w[:, : 2 * LANES] = generator.standard_normal((depth, 2 * LANES))
     addend = generator.standard_normal((rows, 2 * LANES)).astype(np.float32)
-    outs = [np.full((rows + 1, 2 * LANES + 7), 5, np.float32) for _ in range(3)]
+    outs = [np.full((rows + 1, 2 * LANES + 7), 5, np.float32) for _ in range(4)]
     given = np.array(
         [rows, x.ctypes.data, x.strides[0], w.ctypes.data, w.strides[0], addend.ctypes.data, addend.strides[0], depth]
         + [out.ctypes.data for out in outs]
         + [outs[0].strides[0]],
         np.int64,
     )
-    run(ALL_THREE.address, given.ctypes.data, 1)
+    run(ALL_FOUR.address, given.ctypes.data, 1)
     expected = addend + x[:, :depth].astype(np.float64) @ w[:, : 2 * LANES]
-    for out, columns in zip(outs, (LANES, 2 * LANES, 2 * LANES), strict=True):
+    for out, columns in zip(outs, (LANES, 2 * LANES, 2 * LANES, LANES), strict=True):
         np.testing.assert_allclose(out[:rows, :columns], expected[:, :columns], rtol=1e-5, atol=1e-4)
         assert (out[:rows, columns:] == 5).all()
         assert (out[rows] == 5).all()
