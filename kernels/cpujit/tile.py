@@ -152,7 +152,7 @@ row's are its own: a row's numbers are the same bits in any tile. ``addend`` may
 """
 
 tile_1_ahead = _by_rows(1, prefetch=True)
-"""As :data:`tile_1`, and asks for the ``64 · depth`` bytes from each of two addresses, a pair ``ahead``, to come near."""
+"""As :data:`tile_1`, and asks for the ``64 · depth`` bytes from each of the two addresses in ``ahead`` to come near."""
 
 tile_2 = _by_rows(2, prefetch=False)
 """As :data:`tile_1` for 32 columns."""
