@@ -6,13 +6,13 @@ import logging
 import queue
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from inference.adapter_format import content_digest, store_path
+from inference.core import reports
+from inference.core.adapter_source import AdapterSource
 from inference.core.batch import Batch, Progress
 from inference.core.blocks import NOBODY
 from inference.core.host_tier import HostTier
@@ -37,8 +37,8 @@ from inference.core.residency import Residency
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.core.step import Row, Runner
-from inference.errors import AdapterInvalid, AdapterNotFound, InferenceError, InvalidRequest
-from inference.protocol import SamplingParams, TokenLogprob
+from inference.errors import InferenceError, InvalidRequest
+from inference.protocol import SamplingParams
 
 if TYPE_CHECKING:
     from inference.constraints.constraints import Constraints
@@ -85,10 +85,9 @@ class Loop:
         self.inbox: queue.SimpleQueue[Message | Stop | None] = queue.SimpleQueue()
         self._runner = runner
         self._send = send
-        self._store = store
-        self._paths: dict[str, Path] = {}
+        self._source = AdapterSource(store, runner.read_adapter)
         self._reader = ThreadPoolExecutor(max_workers=2, thread_name_prefix="adapter-reader")
-        self._host = HostTier(self._read_adapter, runner.adapter_bytes, limits.host_adapter_bytes, self._reader)
+        self._host = HostTier(self._source.read, runner.adapter_bytes, limits.host_adapter_bytes, self._reader)
         self._residency = Residency(
             runner.num_slots,
             fetch=self._host.fetch,
@@ -209,12 +208,12 @@ class Loop:
             self._send(Reply(message.call, "InvalidRequest", f"The adapter {digest} is already loaded", "lora_name"))
             return
         if message.path is not None:
-            self._paths[digest] = Path(message.path)
+            self._source.place(digest, Path(message.path))
         self._residency.park(digest, _Call(message.call), time.monotonic())
 
     def _unload(self, digest: str) -> None:
         self._residency.unload(digest)
-        if self._paths.pop(digest, None) is not None:  # an operator's own file: what comes next may be another
+        if self._source.displace(digest):  # an operator's own file: what comes next may be another
             self._host.forget(digest)
         self._changed = True
 
@@ -226,22 +225,12 @@ class Loop:
             for call in calls:
                 if settled.error is None:
                     self._residency.release(settled.digest)
-                self._send(_reply(call.number, settled.error))
+                self._send(reports.reply(call.number, settled.error))
             self._changed = True
 
     def _turn(self, waiter: Sequence | _Call) -> tuple[float, float, int]:
         """Operators' loads come first."""
         return self.scheduler.turn(waiter) if isinstance(waiter, Sequence) else (float("-inf"), 0.0, waiter.number)
-
-    def _read_adapter(self, digest: str) -> object:
-        """Runs in the reader's thread. The digest is checked again: the store may have changed since the upload."""
-        directory = self._paths.get(digest) or store_path(self._store, digest)
-        if not directory.is_dir():
-            raise AdapterNotFound("The adapter is not in the store")
-        # What lies under its digest is checked by the runner, after it has read it.
-        if directory.name != digest and content_digest(directory) != digest:
-            raise AdapterInvalid("The adapter's files do not have the digest they are stored under")
-        return self._runner.read_adapter(directory)
 
     def _probe(self) -> None:
         """One real forward step in a block of its own; nothing to do while sequences are running."""
@@ -261,7 +250,7 @@ class Loop:
         try:
             action()
         except InferenceError as error:
-            self._send(_reply(call, error))
+            self._send(reports.reply(call, error))
         else:
             self._send(Reply(call))
 
@@ -270,8 +259,8 @@ class Loop:
         self._steps += computed
         if not (computed or self._changed):
             return
-        gained = [_gained(p) for p in progress]
-        failed = [[p.sequence.request_id, *_named(p.error)] for p in self._failed if p.error is not None]
+        gained = [reports.gained(p) for p in progress]
+        failed = [reports.failed(p.sequence.request_id, p.error) for p in self._failed if p.error is not None]
         started = [[sequence.request_id, sequence.waited] for sequence in batch.started]
         self._failed, self._changed = [], False
         self._send(Step(gained, failed, started, values(self._stats())))
@@ -313,25 +302,3 @@ class Loop:
             eos_token_ids=sorted(runner.eos_token_ids),
             kv_dtype=runner.kv_dtype,
         )
-
-
-def _gained(progress: Progress) -> list[Any]:
-    sequence = progress.sequence
-    entry = [sequence.request_id, progress.tokens, progress.finish, sequence.cached_tokens]
-    if progress.logprobs is not None or progress.prompt_logprobs is not None:
-        entry += [_wire(progress.logprobs), _wire(progress.prompt_logprobs)]
-    return entry
-
-
-def _wire(logprobs: Seq[TokenLogprob] | None) -> list[Any] | None:
-    return None if logprobs is None else [entry.wire() for entry in logprobs]
-
-
-def _named(error: InferenceError) -> tuple[str, str, str | None]:
-    """How an error travels: its class, its sentence, and the field it is about."""
-    field = getattr(error, "param", None) or getattr(error, "field", None)
-    return type(error).__name__, str(error), field
-
-
-def _reply(call: int, error: InferenceError | None) -> Reply:
-    return Reply(call) if error is None else Reply(call, *_named(error))

@@ -122,7 +122,7 @@ class Step:
 
     :param gained: ``[request id, tokens, finish reason or None, cached prompt tokens]``, and for a request that asked
         for them ``[…, logprobs or None, prompt logprobs or None]``, each :meth:`TokenLogprob.wire`
-    :param failed: ``[request id, error name, message, param or None]``
+    :param failed: ``[request id, error name, message, param or None, seconds to wait before another try or None]``
     :param started: ``[request id, seconds it waited]`` of those whose first tokens this step computed
     """
 

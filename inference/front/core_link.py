@@ -262,10 +262,10 @@ class CoreLink:
                     inbox.put_logprobs(*logprobs)
                 if finish is not None:
                     del inboxes[request_id]
-        for request_id, name, message, param in step.failed:
+        for request_id, name, message, param, retry_after in step.failed:
             inbox = inboxes.pop(request_id, None)
             if inbox is not None:
-                inbox.fail(_error(name, message, param))
+                inbox.fail(_error(name, message, param, retry_after))
 
     def _die(self) -> None:
         self.dead.set()
@@ -285,11 +285,13 @@ async def _receive(reader: asyncio.StreamReader) -> Message:
     return decode(await reader.readexactly(length))
 
 
-def _error(name: str, message: str, param: str | None) -> InferenceError:
+def _error(name: str, message: str, param: str | None, retry_after: float | None = None) -> InferenceError:
     """The error that the core named."""
     if name == "InvalidRequest":
         return errors.InvalidRequest(message, param)
     if name == "AdapterInvalid":
         return errors.AdapterInvalid(message, param)
+    if name == "Overloaded" and retry_after is not None:
+        return errors.Overloaded(message, retry_after)
     kind: type[InferenceError] = getattr(errors, name, InferenceError)
     return kind(message)
