@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,9 @@ SILENCE_SECONDS = 120.0
 """A stream in which nothing comes for so long is given up: a host that vanished sends no goodbye, and its request would
 hold its tenant's lease for ever. The longest wait in a worker's queue counts too."""
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+LONG_EVENT_BYTES = 256 * 1024
+"""Longer events (a prompt's log-probabilities) are read in a thread: they take milliseconds, other streams go on."""
+
 _DONE = b"[DONE]"
 _LOGPROBS = {"logprobs", "prompt_logprobs"}
 
@@ -71,7 +75,8 @@ class WorkerClient:
                 if data == _DONE:
                     finished = True
                     return
-                yield _delta(data, body)
+                long = len(data) > LONG_EVENT_BYTES
+                yield await asyncio.to_thread(_delta, data, body) if long else _delta(data, body)
             raise WorkerUnavailable("The worker broke off before the end of the stream")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise WorkerUnavailable(f"The worker broke off: {type(error).__name__}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from inference.front.generation import Generation
@@ -45,8 +46,9 @@ class Choices:
         """All choices' deltas as they come, each with its ``index``; the very last one has the usage."""
         streams = [self._begun[0].deltas()]
         if self._count == 1:
-            async for delta in streams[0]:
-                yield delta
+            async with aclosing(streams[0]) as only:
+                async for delta in only:
+                    yield delta
             return
         pending = {asyncio.create_task(_next(streams[0])): 0}
         try:
