@@ -33,7 +33,7 @@ from worker_sections import WORKER_SECTIONS
 from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, RANK
 
 SECTIONS = (
-    *("transformers", "peft", "engine", "worker", "fairness", "prefix", "health", "memory", "soak"),
+    *("transformers", "peft", "engine", "int8", "worker", "fairness", "prefix", "health", "memory", "soak"),
     *("gateway", "admission"),
 )
 
@@ -97,6 +97,17 @@ def engine(run: Run) -> None:
         ("prefill_256_tokens_base", None),
     ):
         run.figures.add(name, "ms", times[name], baseline_name)
+
+
+def int8(run: Run) -> None:
+    run.say("int8: steps in turns with fp32's, and a text's tokens predicted by both")
+    arguments = ("--model", str(run.model), "--threads", str(run.threads), "--repeats", str(run.repeats))
+    found = run.script("quality", *arguments)
+    run.figures.add("int8_fp32_step_16_rows", "ms", found["step_16_rows_fp32"])
+    run.figures.add("int8_step_16_rows", "ms", found["step_16_rows_int8"], "int8_fp32_step_16_rows")
+    run.figures.add("int8_fp32_perplexity", "", [found["perplexity_fp32"]])
+    run.figures.add("int8_perplexity", "", [found["perplexity_int8"]], "int8_fp32_perplexity")
+    run.figures.add("int8_top1_agreement", "%", [100 * found["top1_agreement"]])
 
 
 def admission(run: Run) -> None:
@@ -187,7 +198,7 @@ def main() -> None:
 
 
 def measure(run: Run, sections: list[str]) -> None:
-    if set(sections) - {"transformers", "admission"}:
+    if set(sections) - {"transformers", "admission", "int8", "memory"}:
         run.say("adapters: eight random ones, rank 8 on every linear layer")
         run.torch_script("reference", "adapters")
     if {"engine", "worker"} & set(sections):
@@ -198,6 +209,8 @@ def measure(run: Run, sections: list[str]) -> None:
             baseline(run, task)
     if "engine" in sections:
         engine(run)
+    if "int8" in sections:
+        int8(run)
     beside = [measure for name, measure in WORKER_SECTIONS.items() if name in sections]
     if beside:
         setup = Setup.make(run.model, run.adapters, run.folder)

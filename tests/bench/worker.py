@@ -74,7 +74,7 @@ class Setup:
         store = folder / "store"
         store.mkdir()
         digests = {}
-        for directory in sorted(adapters.iterdir()):
+        for directory in sorted(adapters.iterdir()) if adapters.is_dir() else ():
             digest = content_digest(directory)
             target = store_path(store, digest)
             target.mkdir(parents=True)
