@@ -18,10 +18,11 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gateway.errors import ApiError, bad_request
 from gateway.fields import only, stop_texts, text_content, token_biases
-from inference.protocol import MAX_CHOICES, MAX_LOGPROBS
+from inference.errors import InvalidRequest
+from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, Constraint
+from inference.response_format import constraint_of
 
 MOST_MESSAGES = 2048
-TEXT_FORMAT = {"type": "text"}
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
@@ -84,12 +85,26 @@ class Sampling(Strict):
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=2**30)] | None = None
     ignore_eos: bool | None = None
+    response_format: Annotated[Any, WithJsonSchema({"type": "object"})] = None
+    structured_outputs: Annotated[Any, WithJsonSchema({"type": "object"})] = None
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Sampling:
         if self.stream_options is not None and self.stream is False:
             raise PydanticCustomError("stream_options", "stream_options is only possible with stream: true")
         return self
+
+    @model_validator(mode="after")
+    def _constraint_is_well_formed(self) -> Sampling:
+        try:
+            self._constraint()
+        except InvalidRequest as error:
+            context = {"message": str(error), "param": error.param or "response_format"}
+            raise PydanticCustomError("constraint", "{message}", context) from None
+        return self
+
+    def _constraint(self) -> Constraint | None:
+        return constraint_of({"response_format": self.response_format, "structured_outputs": self.structured_outputs})
 
     @property
     def include_usage(self) -> bool:
@@ -122,6 +137,9 @@ class Sampling(Strict):
             fields["logit_bias"] = self.logit_bias
         if self.choices > 1:
             fields["n"] = self.choices
+        if self._constraint() is not None:
+            name = "response_format" if self.structured_outputs is None else "structured_outputs"
+            fields[name] = getattr(self, name)
         if self.shown_logprobs is not None:
             fields["logprobs"] = self.shown_logprobs
         if self.scored_prompt is not None:
@@ -138,7 +156,6 @@ class ChatRequest(Sampling):
 
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
-    response_format: Annotated[Any, only(TEXT_FORMAT)] = None
     tools: Annotated[Any, only([])] = None
     tool_choice: Annotated[Any, only("none")] = None
     parallel_tool_calls: Annotated[Any, only(True)] = None
@@ -265,6 +282,8 @@ def error_of_validation(details: list[ErrorDetails]) -> ApiError:
     """The first detail as an :class:`ApiError`; unknown fields go before others, they often explain them."""
     detail = next((d for d in details if d["type"] == "extra_forbidden"), details[0])
     where = field_path(detail["loc"]) or (detail["type"] if detail["type"] in _FIELDS_OF_MODEL_CHECKS else None)
+    if detail["type"] == "constraint":
+        where = detail["ctx"]["param"]
     match detail["type"]:
         case "extra_forbidden":
             return bad_request(f"Unrecognized request argument: {where}", where, "unknown_parameter")

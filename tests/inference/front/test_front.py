@@ -341,7 +341,7 @@ async def test_chat_features_that_are_not_built_are_refused_by_name(
     for name, value in (
         ("tools", [{"type": "function"}]),
         ("tool_choice", "auto"),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", "json"),
         ("functions", []),
         ("top_logprobs", 3),
         ("logprobs", 3),

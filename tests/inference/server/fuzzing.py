@@ -28,7 +28,7 @@ FIELDS = (
     *("ignore_eos", "min_tokens", "stream", "stream_options", "return_token_ids", "add_special_tokens", "cache_salt"),
     *("priority", "user", "n", "best_of", "echo", "suffix", "logprobs", "top_logprobs", "prompt_logprobs", "tools"),
     *("tool_choice", "response_format", "guided_json", "guided_regex", "guided_grammar", "guided_choice", "lora_name"),
-    *("lora_path", "tokens", "surprise", "__class__", "", "\u0000"),
+    *("structured_outputs", "lora_path", "tokens", "surprise", "__class__", "", "\u0000"),
 )
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 7, 49_151, 49_152, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.5, 1e308),
@@ -37,7 +37,20 @@ VALUES: tuple[Any, ...] = (
     {"include_usage": True},
     {"type": "json_object"},
     {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
-    {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}},
+    {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}},
+    *(
+        {"json": {"$ref": "#"}},
+        {"json": "[[["},
+        {"regex": "(a{1,1000}){1,1000}"},
+        {"regex": "\u0000"},
+        {"choice": [""]},
+    ),
+    *(
+        {"grammar": "start: start start"},
+        {"grammar": 'start: "a"*'},
+        {"json_object": True},
+        {"regex": ".*", "json": {}},
+    ),
     [{"role": "user", "content": "hi"}],
     [{"role": "system"}, {"content": 3}],
     [{"role": "user", "content": [{"type": "image_url"}]}],
