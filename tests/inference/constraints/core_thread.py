@@ -77,7 +77,7 @@ class CoreThread:
             answer.tokens += tokens
             answer.times += [time.monotonic()] * len(tokens)
             answer.finish = finish
-        for name, *error in message.failed:
+        for name, *error, _ in message.failed:
             self.answers[name].error = error
 
     def close(self) -> None:
