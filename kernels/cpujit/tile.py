@@ -106,9 +106,9 @@ def _emit(b: Any, rows: int, vectors: int, prefetch: bool, arguments: list[Any])
             b.store(total, b.inttoptr(target, _VECTOR.as_pointer()), align=4)
 
 
-def _by_rows(vectors: int, *, prefetch: bool, make: Any = _tile) -> Any:
+def _by_rows(vectors: int, *, prefetch: bool) -> Any:
     t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12 = (
-        make(rows, vectors, prefetch=prefetch) for rows in range(1, MOST_ROWS + 1)
+        _tile(rows, vectors, prefetch=prefetch) for rows in range(1, MOST_ROWS + 1)
     )
 
     @njit(inline="never")

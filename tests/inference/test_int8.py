@@ -15,11 +15,16 @@ pytestmark = pytest.mark.skipif(not Int8Linear.available(), reason="no AVX-512 V
 
 
 def specification(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product in float64; 127 / top is a float32 there too, so that the same numbers are half way between two."""
+    """The product in float64; 127 / top is rounded to float32 as there, so that the same numbers are half way."""
     numbers, w_scale = quantise_weight(weight)
-    top = x.abs().amax(1, keepdim=True)
-    rounded = torch.where(top > 0, x.double() * (127 / top).double(), 0).round()
-    y = rounded @ numbers.double().T * (top / 127).double() * w_scale.double()
+    y = torch.zeros(len(x), len(weight), dtype=torch.float64)
+    for first in range(0, x.shape[1], 64):
+        span = x[:, first : first + 64]
+        top = span.abs().amax(1, keepdim=True)
+        inverse = torch.full_like(top, 127).div_(top)  # torch would make 127 / top a product with a reciprocal
+        rounded = torch.where(top > 0, span.double() * inverse.double(), 0).round()
+        y += rounded @ numbers[:, first : first + 64].double().T * (top / 127).double()
+    y *= w_scale.double()
     return y if bias is None else y + bias.double()
 
 
