@@ -202,3 +202,21 @@ async def test_limits_count_all_choices(gateway: Process, house: RealHouse) -> N
         assert shrunk.usage is not None
         assert shrunk.usage.completion_tokens <= 28
     assert len(house.ledger(small)) == 2
+
+
+async def test_a_long_prompt_is_scored_beside_the_event_loops(
+    gateway: Process, house: RealHouse, acme: Actor, model: Any
+) -> None:
+    """Long enough for each process to leave its event loop for it, and for chunked prefill."""
+    house.base.context_length = 2048
+    house.base.save()
+    ids = [100 + (place * place) % 30_000 for place in range(700)]
+    async with client_of(gateway, acme) as client:
+        answer = await client.completions.create(model=house.base.name, prompt=ids, max_tokens=0, logprobs=8, echo=True)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    found = logprobs.token_logprobs or []
+    expected = distributions(model, ids)
+    assert len(found) == 700
+    wanted = [float(expected[place][token]) for place, token in enumerate(ids[1:])]
+    assert found[1:] == pytest.approx(wanted, abs=1e-4)
