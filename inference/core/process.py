@@ -145,6 +145,7 @@ def load(config: WorkerConfig) -> tuple[Runner, str]:
         threads=config.threads,
         dtype=config.dtype,
         device=config.device,
+        weights=config.weights,
     )
     return runner, fingerprint_of(config.model)
 

@@ -17,8 +17,6 @@ from inference.models.panels import PanelLinear
 # oneDNN lays a weight out for the batch size it is told; this layout measured best, or within 3 % of it, from 1 to
 # 512 rows, where a layout for 1 row costs 1.3 times as much at 16.
 _PACK_ROWS = 16
-WEIGHTS = ("full", "int8")
-"""How the linears' weights may be held."""
 
 
 class Linear(Protocol):
@@ -82,7 +80,7 @@ def make_linear(weight: Tensor, bias: Tensor | None = None, *, held: str = "full
             raise ConfigError(f"int8 weights: float32 on the CPU, not {weight.dtype} on {weight.device.type}")
         return Int8Linear(weight, bias)
     if held != "full":
-        raise ConfigError(f"weights {held!r}; one of {', '.join(WEIGHTS)}")
+        raise ConfigError(f"weights {held!r}; full or int8")
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         if PanelLinear.available():
             return PanelLinear(weight, bias)
