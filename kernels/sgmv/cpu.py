@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpujit import run
+from cpujit import num_threads, run
 from sgmv import compiled
 from sgmv.operands import Operands
 from sgmv.plan import Plan
@@ -58,7 +58,7 @@ class CpuSite(TorchSite):
             0,
             *(0, y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0), work.items, work.count, work.rows),
         )
-        run(self._loop, self._address, min(torch.get_num_threads(), work.count))
+        run(self._loop, self._address, min(num_threads(), work.count))
 
     def _enter(self, slot: int, operands: Operands) -> None:
         for index, (a, b, scaling) in enumerate(zip(operands.a, operands.b, operands.scaling, strict=True)):
