@@ -20,8 +20,8 @@ from workload import WORDS, encode
 QUIET_PER_SECOND = 1.0
 TIMES = 20
 ROWS = 16
-GRACE_SECONDS = 20.0
-"""How long answers may take after the last request was sent; what the loud tenant still waits for is then dropped."""
+GRACE_SECONDS = 120.0
+"""How long the quiet tenant's answers may take after the last request was sent; the loud one's are then dropped."""
 
 
 @dataclass(slots=True)

@@ -185,7 +185,7 @@ def main() -> None:
             waves=1 if options.quick else 3,
             threads=options.threads,
             check_tokens=4 if options.quick else 16,
-            crowd_seconds=15.0 if options.quick else 90.0,
+            crowd_seconds=15.0 if options.quick else 60.0,
             soak=options.soak or (300 if options.quick else 2000),
         )
         measure(run, options.only)
