@@ -1,0 +1,137 @@
+"""Many adapters through few slots, and the memory between the store and the device."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import random
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from inference.core.host_tier import MAX_PREFETCHES, HostTier
+from inference.errors import AdapterNotFound
+from tests.inference.core.engine import Engine, LateExecutor
+from tests.inference.core.fake_runner import FakeRunner
+from tests.inference.core.simulation import STEP_SECONDS, TOKEN_SECONDS, Arrival, Clocked, TimedRunner, quantile
+
+ADAPTERS, SLOTS, HEAD, TAIL = 1000, 16, 16, 100
+LOAD_SECONDS = 0.003
+
+
+def zipf_traffic(rng: random.Random, rate: float, seconds: float) -> list[Arrival]:
+    weights = list(itertools.accumulate(1 / rank for rank in range(1, ADAPTERS + 1)))
+    arrivals, at = [], 0.0
+    while at < seconds:
+        rank = bisect.bisect(weights, rng.random() * weights[-1])
+        prompt = [rng.randrange(1, 50) for _ in range(20)]
+        arrivals.append(Arrival(at, f"tenant{rank % 50}", prompt, 16, adapter=f"{rank:04d}"))
+        at += rng.expovariate(rate)
+    return arrivals
+
+
+@pytest.mark.parametrize("rate", [4.0, 7.0])
+def test_a_thousand_adapters_share_sixteen_slots(rate: float) -> None:
+    """7 requests a second are about as many as the simulated device can serve."""
+    runner = TimedRunner(num_blocks=1000, block_size=16, num_slots=SLOTS, max_model_len=512, eos=None)
+    engine = Clocked(
+        runner, read_seconds=0.01, load_seconds=LOAD_SECONDS, max_running=64, token_budget=512, max_waiting=4000
+    )
+    times = engine.play(zipf_traffic(random.Random(1), rate, 120.0))
+    engine.scheduler.check_idle()
+    assert not any(one.refused for one in times)
+    head = [one.first for one in times if int(one.arrival.adapter or 0) < HEAD]
+    tail = [one.first for one in times if int(one.arrival.adapter or 0) >= TAIL]
+    print(f"rate {rate}: head p95 {quantile(head, 0.95):.2f} max {max(head):.2f}, tail p95", end=" ")
+    print(f"{quantile(tail, 0.95):.2f} max {max(tail):.2f}, {engine.loads / len(times):.2f} loads a request")
+    assert max(tail) <= 2 * max(head) + 1.0
+    if rate < 7:
+        assert quantile(tail, 0.95) < 1.0
+
+
+def test_a_load_costs_the_running_at_most_its_own_time_in_one_step() -> None:
+    runner = TimedRunner(num_blocks=64, block_size=16, num_slots=8, max_model_len=512, eos=None)
+    engine = Clocked(runner, load_seconds=0.02, max_running=16, token_budget=512)
+    arrivals = [Arrival(0.0, "a", [1], 60)]
+    arrivals += [Arrival(0.5, "a", [2], 2, adapter=f"{number}") for number in range(8)]  # eight loads at once
+    (steady, *_) = engine.play(arrivals)
+    tokens_of_largest_step = 1 + 8
+    bound = STEP_SECONDS + TOKEN_SECONDS * tokens_of_largest_step + 0.02
+    assert engine.loads == 8
+    assert max(steady.gaps) <= bound + 1e-9
+
+
+def test_a_tenant_with_many_cold_adapters_does_not_hold_up_anothers() -> None:
+    engine = Engine(FakeRunner(num_slots=1, eos=None), max_running=8)
+    for number in range(20):
+        engine.add(f"many{number}", [1], 4, tenant="many", adapter=f"many{number}")
+    for _ in range(3):
+        engine.step()
+    engine.add("one", [1], 4, tenant="one", adapter="one")
+    while "one" not in engine.done:
+        while engine.executor.jobs:
+            engine.executor.finish()
+        engine.step()
+    assert len(engine.done) <= 4
+    engine.drain()
+
+
+def tier(capacity: int, read: Any = None) -> tuple[HostTier, LateExecutor]:
+    executor = LateExecutor()
+    return HostTier(read or (lambda digest: f"adapter {digest}"), lambda adapter: 10, capacity, executor), executor
+
+
+def fetched(host: HostTier, executor: LateExecutor, digest: str) -> object:
+    future = host.fetch(digest)
+    while executor.jobs:
+        executor.finish()
+    return future.result(timeout=0)
+
+
+def test_what_was_read_is_not_read_again_until_it_had_to_go() -> None:
+    host, executor = tier(20)
+    for digest in ("a", "b", "a", "c", "a", "b"):  # c pushes b out, then b pushes c out
+        assert fetched(host, executor, digest) == f"adapter {digest}"
+    assert (host.reads, host.hits, len(host), host.num_bytes) == (4, 2, 2, 20)
+    assert fetched(*tier(5), "larger than all") == "adapter larger than all"
+
+
+def test_two_who_want_the_same_read_it_once() -> None:
+    host, executor = tier(20)
+    host.prefetch("a")
+    first, second = host.fetch("a"), host.fetch("a")
+    assert len(executor.jobs) == 1
+    executor.finish()
+    assert first.result() is second.result()
+    assert host.reads == 1
+
+
+def test_little_is_read_ahead_and_nothing_twice() -> None:
+    host, executor = tier(1000)
+    for number in range(10):
+        host.prefetch(str(number))
+    assert len(executor.jobs) == MAX_PREFETCHES
+    host.fetch("wanted")
+    assert len(executor.jobs) == MAX_PREFETCHES + 1
+
+
+def test_a_failed_read_is_tried_again_and_a_forgotten_one_not_kept() -> None:
+    answers: list[object] = [AdapterNotFound("not there yet"), "there", "changed"]
+
+    def read(digest: str) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    host, executor = tier(100, read)
+    future: Future[object] = host.fetch("a")
+    executor.finish()
+    with pytest.raises(AdapterNotFound):
+        future.result()
+    host.fetch("a")
+    host.forget("a")
+    executor.finish()
+    assert (len(host), host.num_bytes) == (0, 0)
+    assert fetched(host, executor, "a") == "changed"
