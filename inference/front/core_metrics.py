@@ -27,6 +27,8 @@ class CoreState(Collector):
             ("loraplex:kv_blocks", "KV blocks altogether", ready.num_blocks),
             ("loraplex:adapter_slots", "Adapters that fit on the device at a time", ready.num_slots),
             ("loraplex:adapters_resident", "Adapters in a slot", len(stats.resident)),
+            ("loraplex:adapters_in_host_memory", "Adapters kept for a slot to load", stats.host_adapters),
+            ("loraplex:adapter_host_bytes", "What they hold", stats.host_bytes),
             ("loraplex:adapters_waiting", "Adapters being read or waiting for a slot", len(stats.waiting_adapters)),
         ):
             gauge = GaugeMetricFamily(name, text, labels=["model_name"])
@@ -38,6 +40,10 @@ class CoreState(Collector):
             ("vllm:num_preemptions", "Requests that gave up their blocks", stats.preemptions),
             ("loraplex:steps", "Forward steps", stats.steps),
             ("loraplex:adapter_load_failures", "Adapters that could not be read", stats.adapter_failures),
+            ("loraplex:adapter_host_hits", "Loads that needed no disk", stats.host_hits),
+            ("loraplex:adapter_reads", "Adapters read from disk, ahead of their turn included", stats.host_reads),
+            ("vllm:spec_decode_num_draft_tokens", "Tokens guessed", stats.guessed),
+            ("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right", stats.guessed_right),
             ("loraplex:adapter_evictions", "Adapters that made room for another", stats.adapter_evictions),
         ):
             counter = CounterMetricFamily(name, text, labels=["model_name"])
