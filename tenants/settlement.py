@@ -76,16 +76,18 @@ async def void(pool: Pool, request_id: UUID, *, outcome: Outcome = "cancelled") 
     )
 
 
-async def checkpoint(pool: Pool, emitted: Mapping[UUID, int]) -> dict[UUID, StopReason]:
+async def checkpoint(pool: Pool, emitted: Mapping[UUID, int], *, now: datetime | None = None) -> dict[UUID, StopReason]:
     """Say that these requests are alive and how many tokens each has generated; about once a second per process.
 
     Renews their leases and makes the counts durable: what a crash would bill. Returns those that have to end, and why.
+
+    A lease with less than a second left is not renewed any more: somebody may be about to take its place.
     """
     if not emitted:
         return {}
-    arguments = (list(emitted), list(emitted.values()), LEASE)
+    arguments = (list(emitted), list(emitted.values()), LEASE, now)
     async with pool.connection() as connection:
-        row = await (await connection.execute("CALL tenants_checkpoint(%s, %s, %s, NULL)", arguments)).fetchone()
+        row = await (await connection.execute("CALL tenants_checkpoint(%s, %s, %s, %s, NULL)", arguments)).fetchone()
     assert row is not None, "a call with an OUT parameter returns one row"
     return {UUID(request_id): reason for request_id, reason in row[0].items()}
 

@@ -98,7 +98,7 @@ $$;
 -- A lease with less than a second left is not renewed: while this transaction commits, an admission whose clock is past
 -- the lease's end might give its place away. The clock is read once the rows are locked, and nothing waits after that.
 CREATE OR REPLACE PROCEDURE tenants_checkpoint(
-    p_ids uuid[], p_emitted integer[], p_lease interval, OUT stopped json
+    p_ids uuid[], p_emitted integer[], p_lease interval, p_now timestamptz, OUT stopped json
 ) LANGUAGE plpgsql AS $$
 DECLARE
     clock timestamptz;
@@ -107,7 +107,7 @@ BEGIN
     PERFORM set_config('lock_timeout', '5s', true), set_config('synchronous_commit', 'off', true);
     PERFORM 1 FROM tenants_inferencerequest r
       WHERE r.id = ANY (p_ids) AND r.state = 'running' ORDER BY r.id FOR NO KEY UPDATE;
-    clock := clock_timestamp();
+    clock := coalesce(p_now, clock_timestamp());
     WITH alive AS (
         UPDATE tenants_inferencerequest r
            SET emitted_tokens = least(greatest(r.emitted_tokens, g.emitted), r.max_tokens),

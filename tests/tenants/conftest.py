@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,6 +13,7 @@ from uuid import UUID, uuid4
 import numpy
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.auth import get_user_model
 from django.db import connection, connections
 from psycopg.conninfo import make_conninfo
 from safetensors.numpy import save_file
@@ -19,13 +21,19 @@ from uuid6 import uuid7
 
 from tenants import keys
 from tenants.access import Access, ServedModel
-from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, ModelAllowance, Plan, Tenant
+from tenants.models import (
+    Adapter,
+    AdapterVersion,
+    ApiKey,
+    BaseModel,
+    Member,
+    ModelAllowance,
+    Plan,
+    Price,
+    Tenant,
+)
 
 LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 64,
-    "max_position_embeddings": 1000,
-    "rms_norm_eps": 1e-5,
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_attention_heads": 2,
@@ -61,7 +69,14 @@ class World:
         )
 
     def actor(self, slug: str, *, allow: bool = True, **limits: Any) -> Actor:
+        """``limits`` of the tenant; with ``key_limits={…}`` and ``member_limits={…}`` those of its key and member."""
+        key_limits = limits.pop("key_limits", {})
+        member_limits = limits.pop("member_limits", None)
         tenant = Tenant.objects.create(slug=slug, display_name=slug.title(), plan=self.plan, **limits)
+        member = None
+        if member_limits is not None:
+            user = get_user_model().objects.create_user(f"user-{slug}")
+            member = Member.objects.create(tenant=tenant, user=user, **member_limits)
         if allow:
             ModelAllowance.objects.create(tenant=tenant, base_model=self.base)
         generated = keys.generate()
@@ -71,6 +86,8 @@ class World:
             public_id=generated.public_id,
             digest=keys.hash(generated.secret, version),
             pepper_version=version,
+            member=member,
+            **key_limits,
         )
         return Actor(tenant, key, generated.secret.reveal())
 
@@ -82,6 +99,13 @@ class World:
         adapter.current = version
         adapter.save()
         return adapter
+
+    def price(self, input: int, cached_input: int, output: int, **values: Any) -> Price:
+        """Valid since long ago, unless ``valid_from`` says otherwise."""
+        values.setdefault("valid_from", datetime(2000, 1, 1, tzinfo=UTC))
+        return Price.objects.create(
+            base_model=self.base, input=input, cached_input=cached_input, output=output, **values
+        )
 
     def served(self, adapter: Adapter | None = None) -> ServedModel:
         version = adapter.current if adapter else None

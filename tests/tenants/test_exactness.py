@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from multiprocessing.sharedctypes import Synchronized
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -20,9 +21,10 @@ from tenants.access import Access, ServedModel
 from tenants.admission import admit
 from tenants.errors import Denied
 from tenants.models import InferenceRequest, LedgerEntry
+from tenants.reconciliation import reconcile
 from tenants.settlement import checkpoint, reap, settle
 
-PROCESSES, ATTEMPTS, IN_FLIGHT = 8, 100, 5
+PROCESSES, ATTEMPTS, IN_FLIGHT = 8, 500, 5
 FIXED = datetime(2030, 1, 1, tzinfo=UTC)
 fork = multiprocessing.get_context("fork")
 
@@ -57,12 +59,14 @@ def in_processes(dsn: str, client: Callable[[Any], Any]) -> list[Any]:
     return results
 
 
-def attempts(access: Access, model: ServedModel, new_id: Any, now: datetime | None) -> Callable[[Any], Any]:
+def attempts(
+    access: Access, model: ServedModel, new_id: Any, now: datetime | None, each: int = ATTEMPTS
+) -> Callable[[Any], Any]:
     async def client(pool: Any) -> tuple[int, set[str]]:
         codes: list[str | None] = []
 
         async def some() -> None:
-            for _ in range(ATTEMPTS // IN_FLIGHT):
+            for _ in range(each // IN_FLIGHT):
                 try:
                     await admit(
                         pool,
@@ -83,17 +87,67 @@ def attempts(access: Access, model: ServedModel, new_id: Any, now: datetime | No
     return client
 
 
+EACH = {"requests_per_minute": 1, "max_concurrent": 1, "budget_hard": 3}
+"""What one request takes of a limit: 1 + 1 tokens, at 1 and 2 micro-units."""
+
+
+@pytest.mark.parametrize("whose", ["tenant", "member", "key"])
 @pytest.mark.parametrize(
     ("limit", "code"),
-    [("requests_per_minute", "rate_limit_exceeded"), ("max_concurrent", "concurrency_limit_exceeded")],
+    [
+        ("requests_per_minute", "rate_limit_exceeded"),
+        ("tokens_per_minute", "rate_limit_exceeded"),
+        ("max_concurrent", "concurrency_limit_exceeded"),
+        ("tokens_per_day", "insufficient_quota"),
+        ("tokens_per_month", "insufficient_quota"),
+        ("budget_hard", "insufficient_quota"),
+    ],
 )
-def test_exactly_the_limit_is_admitted(limit: str, code: str, world: Any, dsn: str, new_id: Any) -> None:
-    actor = world.actor("acme", **{limit: 137})
+def test_exactly_the_limit_is_admitted(limit: str, code: str, whose: str, world: Any, dsn: str, new_id: Any) -> None:
+    """Eight processes with 500 attempts each (100 for members and keys), and nothing of the limit is left over."""
+    world.price(1_000_000, 0, 2_000_000)
+    limits = {limit: 137 * EACH.get(limit, 2)}
+    actor = world.actor("acme", **(limits if whose == "tenant" else {f"{whose}_limits": limits}))
     connection.close()
-    results = in_processes(dsn, attempts(actor.access(), world.served(), new_id, FIXED))
+    each = ATTEMPTS if whose == "tenant" else 100
+    results = in_processes(dsn, attempts(actor.access(), world.served(), new_id, FIXED, each))
     assert sum(admitted for admitted, _ in results) == 137
     assert set.union(*(codes for _, codes in results)) == {code}
     assert InferenceRequest.objects.filter(tenant=actor.tenant).count() == 137
+    assert reconcile().ok
+
+
+@pytest.mark.parametrize("limit", ["tokens_per_minute", "tokens_per_day", "budget_hard"])
+def test_requests_of_all_sizes_fill_the_limit(limit: str, world: Any, dsn: str, new_id: Any) -> None:
+    """Some say how much they want and some take what fits; together they never hold more than there is."""
+    world.price(1_000_000, 0, 1_000_000)
+    most = 3001
+    actor = world.actor("acme", **{limit: most})
+    access, model = actor.access(), world.served()
+
+    async def client(pool: Any) -> int:
+        random, held = Random(os.getpid()), 0
+        for _ in range(60):
+            prompt, wanted = random.randint(1, 9), random.choice([None, *range(1, 60)])
+            try:
+                admitted = await admit(
+                    pool,
+                    request_id=new_id(),
+                    access=access,
+                    model=model,
+                    prompt_tokens=prompt,
+                    max_tokens=wanted,
+                    now=FIXED,
+                )
+            except Denied:
+                continue
+            held += prompt + admitted.max_tokens
+        return held
+
+    connection.close()
+    left = most - sum(in_processes(dsn, client))
+    assert left in (0, 1), "a single token is less than any request needs"
+    assert reconcile().ok
 
 
 def test_the_rate_is_exact_on_the_real_clock(world: Any, dsn: str, new_id: Any) -> None:
@@ -119,7 +173,7 @@ def test_never_more_at_once_than_allowed(world: Any, dsn: str, new_id: Any) -> N
     async def client(pool: Any) -> int:
         async def some() -> int:
             done = 0
-            for _ in range(ATTEMPTS // IN_FLIGHT):
+            for _ in range(20):
                 request_id = new_id()
                 try:
                     await admit(pool, request_id=request_id, access=access, model=model, prompt_tokens=1, max_tokens=1)

@@ -14,8 +14,8 @@ from django.db import IntegrityError, connection
 
 from tenants.admission import admit
 from tenants.db import Pool
-from tenants.models import AdapterVersion, InferenceRequest, LedgerEntry
-from tenants.settlement import checkpoint, reap, settle
+from tenants.models import Account, AdapterVersion, InferenceRequest, LedgerEntry
+from tenants.settlement import checkpoint, reap, settle, void
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -155,7 +155,15 @@ async def test_settle_and_reap_race(start: Any, db_pool: Pool) -> None:
     assert sorted(entry.request_id for entry in await ledger()) == sorted(ids)
 
 
-@pytest.mark.parametrize("sql", ["UPDATE tenants_ledgerentry SET prompt_tokens = 0", "DELETE FROM tenants_ledgerentry"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE tenants_ledgerentry SET prompt_tokens = 0",
+        "DELETE FROM tenants_ledgerentry",
+        "TRUNCATE tenants_ledgerentry",
+        "TRUNCATE tenants_tenant CASCADE",
+    ],
+)
 async def test_the_ledger_is_append_only(sql: str, start: Any, db_pool: Pool) -> None:
     await finish(db_pool, await start())
 
@@ -167,6 +175,71 @@ async def test_the_ledger_is_append_only(sql: str, start: Any, db_pool: Pool) ->
         await sync_to_async(change)()
     [entry] = await ledger()
     assert entry.prompt_tokens == 100
+
+
+async def test_what_is_held_and_at_which_price_is_written_once(start: Any, world: Any) -> None:
+    await sync_to_async(world.price)(1, 1, 1)
+    await start()
+
+    def change(sql: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    for sql in (
+        "UPDATE tenants_price SET input = 0",
+        "DELETE FROM tenants_price",
+        "UPDATE tenants_inferencerequest SET held_cost = 0",
+        "UPDATE tenants_inferencerequest SET max_tokens = 0",
+    ):
+        with pytest.raises(IntegrityError, match="written once"):
+            await sync_to_async(change)(sql)
+
+
+async def test_a_void_gives_everything_back(start: Any, db_pool: Pool, actor: Any) -> None:
+    request_id = await start()
+    assert await void(db_pool, request_id)
+    assert not await void(db_pool, request_id)
+    [entry] = await ledger()
+    assert (entry.kind, entry.prompt_tokens, entry.completion_tokens, entry.cost) == ("void", 0, 0, 0)
+    account = await sync_to_async(Account.objects.get)(tenant=actor.tenant, subject="tenant")
+    assert (account.held_tokens, account.day_tokens, account.settled_count) == (0, 0, 1)
+
+
+async def test_no_more_of_the_prompt_is_billed_than_was_held(start: Any, db_pool: Pool) -> None:
+    request_id = await start()
+    assert await settle(
+        db_pool,
+        request_id=request_id,
+        prompt_tokens=900,
+        cached_tokens=900,
+        completion_tokens=1,
+        outcome="completed",
+        finish_reason="stop",
+    )
+    [entry] = await ledger()
+    assert (entry.prompt_tokens, entry.cached_tokens) == (100, 100)
+
+
+async def test_a_lease_about_to_end_is_not_renewed(start: Any, db_pool: Pool) -> None:
+    """An admission whose clock is a moment later may already have given its place away."""
+    begun = datetime(2030, 1, 1, tzinfo=UTC)
+    request_id = await start(begun)
+    assert await checkpoint(db_pool, {request_id: 3}, now=begun + timedelta(seconds=29)) == {request_id: "lost"}
+    assert (await request(request_id)).emitted_tokens == 0
+    assert await checkpoint(db_pool, {request_id: 3}, now=begun + timedelta(seconds=28.9)) == {}
+
+
+async def test_a_checkpoint_that_waits_looks_at_the_clock_afterwards(start: Any, db_pool: Pool) -> None:
+    """Somebody holds the row while the lease runs out."""
+    almost = datetime.now(UTC) - timedelta(seconds=28.5)
+    request_id = await start(almost)
+    async with db_pool.connection() as blocker:
+        async with blocker.transaction():
+            await blocker.execute("SELECT 1 FROM tenants_inferencerequest WHERE id = %s FOR UPDATE", [request_id])
+            waiting = asyncio.create_task(checkpoint(db_pool, {request_id: 3}))
+            await asyncio.sleep(0.7)
+            assert not waiting.done()
+        assert await waiting == {request_id: "lost"}
 
 
 def test_a_ready_version_never_changes(world: Any, actor: Any) -> None:
