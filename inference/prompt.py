@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from tokenizers import Tokenizer
 from inference.errors import ConfigError, InvalidRequest
 from inference.model_config import end_tokens
 from inference.token_bytes import TokenBytes
+from inference.tools.conversation import has_calls, with_tools
+from inference.tools.request import ToolUse
+from inference.tools.style import ToolStyle, style_of
 
 REPLACEMENT = "\ufffd"
 WINDOW_TOKENS = 12
@@ -64,6 +68,7 @@ class PromptRenderer:
         alternatives = "|".join(re.escape(text) for text in sorted(control, key=len, reverse=True))
         self._control_pattern = re.compile(f"({alternatives})") if control else None
         self._template = _environment().from_string(template) if template is not None else None
+        self._source = template or ""
         self._special_tokens = special_tokens
         # No token stands for more characters than its own text in the vocabulary has.
         self.longest_token = max((len(token) for token in self._tokenizer.get_vocab()), default=1)
@@ -106,8 +111,44 @@ class PromptRenderer:
         """
         return self._render(_plain_messages(messages), add_generation_prompt)
 
-    def encode_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+    @cached_property
+    def tool_style(self) -> ToolStyle:
+        """How the model writes calls, found out by rendering with and without a tool.
+
+        Raises :class:`InvalidRequest` (``param="tools"``) for a form that is not known here.
+        """
+        probe = {"name": "probe", "description": "d", "parameters": {"type": "object", "properties": {}}}
+        question = [{"role": "user", "content": "x"}]
+        without = self._render(question, add_generation_prompt=True)
+        shown = self._render(question, add_generation_prompt=True, tools=[{"type": "function", "function": probe}])
+        style = style_of(self._source, shows_tools=shown != without)
+        if style is None:
+            raise InvalidRequest("This model's chat template writes tools in a form that is not supported", "tools")
+        return style
+
+    def encode_tool_chat(self, messages: list[dict[str, Any]], use: ToolUse | None) -> list[int]:
+        """Token ids of a conversation with calls and results, or with tools on offer.
+
+        A call that is forced has begun at the end of the prompt.
+        """
+        if use is None and not has_calls(messages):
+            return self.encode_chat(messages)
+        style = self.tool_style
+        known, tools = with_tools(messages, use.tools if use is not None else (), style)
+        begun = style.begun(use.named) if use is not None and use.forced else ""
+        return self.encode_chat(known, tools=tools, begun=begun)
+
+    def encode_chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        begun: str = "",
+    ) -> list[int]:
         """Token ids of the conversation, equal to transformers' ``apply_chat_template`` for ordinary messages.
+
+        :param tools: for the template. :param begun: what the answer begins with.
 
         A control token's text inside a message (``<|im_end|>``) is encoded as the plain characters it consists of.
         Every such text is replaced by an unguessable placeholder before the template runs, the result is cut at the
@@ -115,10 +156,11 @@ class PromptRenderer:
         encoded with control tokens off. Encoding each message by itself would be simpler and wrong: merges cross the
         border between template and message (a message that starts with a line break).
         """
-        plain = _plain_messages(messages)
+        plain: Any = {"messages": _plain_messages(messages), "tools": tools}
         pattern = self._control_pattern
         if pattern is None or not any(pattern.search(text) for text in _texts(plain)):
-            return self.encode(self._render(plain, add_generation_prompt), add_special_tokens=False)
+            rendered = self._render(plain["messages"], add_generation_prompt, tools)
+            return self.encode(rendered + begun, add_special_tokens=False)
         # Digits between private-use characters survive trimming, changes of case and JSON.
         nonce = secrets.randbits(128)
         hidden: list[str] = []
@@ -128,7 +170,7 @@ class PromptRenderer:
             return f"\ue000{nonce}\ue001{len(hidden) - 1}\ue002"
 
         guarded = _map_texts(plain, lambda text: pattern.sub(hide, text))
-        rendered = self._render(guarded, add_generation_prompt)
+        rendered = self._render(guarded["messages"], add_generation_prompt, guarded["tools"]) + begun
         placeholder = re.compile(f"\ue000{nonce}\ue001(\\d+)\ue002")
         ids: list[int] = []
         for piece in pattern.split(rendered):
@@ -155,12 +197,14 @@ class PromptRenderer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
-    def _render(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
+    def _render(
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool, tools: list[dict[str, Any]] | None = None
+    ) -> str:
         if self._template is None:
             raise InvalidRequest("This model has no chat template; use /v1/completions", "messages")
         try:
             text = self._template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt,
+                messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )  # fmt: skip
             text.encode()

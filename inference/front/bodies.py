@@ -27,8 +27,9 @@ from inference.front.field_checks import (
     text,
     token_ids,
 )
-from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPT_LOGPROBS, Constraint, SamplingParams
+from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPT_LOGPROBS, SamplingParams
 from inference.response_format import FORMER_NAMES, constraint_of
+from inference.tools.request import ToolUse, tool_use_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class GenerateBody:
     model: str
     prompt: str | list[int] | None
     messages: list[dict[str, Any]] | None
+    tools: ToolUse | None
     max_tokens: int | None
     sampling: dict[str, Any]
     choices: int
@@ -116,9 +118,9 @@ _CHAT: dict[str, Check] = {
     "max_completion_tokens": integer(1, 1 << 30),
     "logprobs": boolean,
     "top_logprobs": integer(0, MAX_LOGPROBS),
-    "tools": neutral(),
-    "tool_choice": neutral("none"),
-    "parallel_tool_calls": neutral(),
+    "tools": any_value,
+    "tool_choice": any_value,
+    "parallel_tool_calls": any_value,
     "functions": neutral(),
     "function_call": neutral("none"),
 }
@@ -151,15 +153,22 @@ def generate_body(raw: bytes, *, chat: bool) -> GenerateBody:
         raise invalid("stream_options", "stream_options needs stream: true")
     most = limits.pop() if limits else None
     _check_together(values, most, chat=chat)
+    try:
+        constraint, tools = constraint_of(values), tool_use_of(values)
+    except InvalidRequest as error:
+        raise invalid(error.param or "response_format", str(error)) from error
+    if constraint is not None and tools is not None:
+        raise invalid("tools", "Tools and a constrained answer exclude each other")
     return GenerateBody(
         model=values["model"],
         prompt=values.get("prompt"),
         messages=values.get("messages"),
+        tools=tools,
         max_tokens=most,
         sampling={
             **{name: values[name] for name in _SAMPLING if name in values},
             **_logprobs(values, chat=chat),
-            "constraint": _constraint(values),
+            "constraint": constraint,
         },
         choices=values.get("n", 1),
         echo=values.get("echo", False),
@@ -184,13 +193,6 @@ def _check_together(values: Mapping[str, Any], max_tokens: int | None, *, chat: 
         raise invalid("prompt_logprobs", "prompt_logprobs of a chat are not available with stream: true")
     if max_tokens == 0 and not values.get("echo") and "prompt_logprobs" not in values:
         raise invalid("max_tokens", "max_tokens must be at least 1; 0 is possible only with echo or prompt_logprobs")
-
-
-def _constraint(values: Mapping[str, Any]) -> Constraint | None:
-    try:
-        return constraint_of(values)
-    except InvalidRequest as error:
-        raise invalid(error.param or "response_format", str(error)) from error
 
 
 def _logprobs(values: Mapping[str, Any], *, chat: bool) -> dict[str, int | None]:

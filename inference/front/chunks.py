@@ -11,6 +11,7 @@ import orjson
 
 from inference.logprob_shapes import Echo, LogprobShapes
 from inference.protocol import Delta, TokenLogprob, Usage
+from inference.tools.answers import ToolAnswers
 
 DONE = b"data: [DONE]\n\n"
 
@@ -23,6 +24,7 @@ class ChunkWriter:
     :param echo: the prompt that goes before each choice's text (completions), or ``None``.
     :param prompt: the prompt's ids where their log-probabilities are a field of the answer, or ``None``.
     :param stop_token_ids: tokens that end an answer, beside the model's own.
+    :param answers: finds calls in a chat's answers, where tools were offered.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class ChunkWriter:
         echo: Echo | None = None,
         prompt: Sequence[int] | None = None,
         stop_token_ids: Sequence[int] = (),
+        answers: ToolAnswers | None = None,
     ) -> None:
+        self._answers = answers
         self._chat, self._token_ids, self._include_usage = chat, token_ids, include_usage
         self._shapes, self._echo, self._prompt, self._ends = shapes, echo, prompt, stop_token_ids
         self._prompt_logprobs: tuple[TokenLogprob, ...] | None = None
@@ -67,7 +71,10 @@ class ChunkWriter:
                 role = b'{"index":%d,"delta":{"role":"assistant","content":""},"finish_reason":null}' % delta.index
                 before = self._head + role + self._tail
         choice = self._choice(delta, first=first)
-        if self._chat:
+        if self._answers is not None:
+            del choice["text"]
+            choice["delta"], choice["finish_reason"] = self._answers.delta(delta)
+        elif self._chat:
             choice["delta"] = {"content": choice.pop("text")}
         return before + self._head + orjson.dumps(choice) + self._tail
 
@@ -92,6 +99,9 @@ class ChunkWriter:
         if self._chat:
             for choice in written:
                 choice["message"] = {"role": "assistant", "content": choice.pop("text"), "refusal": None}
+                if self._answers is not None:
+                    found, choice["finish_reason"] = self._answers.whole(choices[choice["index"]])
+                    choice["message"] |= found
                 if "prompt_logprobs" in choice:  # vLLM has it here in chats, in the choice elsewhere
                     answer["prompt_logprobs"] = choice.pop("prompt_logprobs")
         return orjson.dumps(answer)

@@ -19,6 +19,7 @@ from inference.front.errors import ApiError, api_error
 from inference.front.service import Service
 from inference.logprob_shapes import Echo, LogprobShapes
 from inference.protocol import Delta, Grant, joined
+from inference.tools.answers import ToolAnswers
 
 FEW = 512
 """So many tokens' log-probabilities are written in the event loop; more would keep other streams waiting."""
@@ -97,6 +98,7 @@ class GenerationResponse(Response):
             echo=echo,
             prompt=prompt if body.shows_prompt_logprobs else None,
             stop_token_ids=body.sampling.get("stop_token_ids", ()),
+            answers=ToolAnswers.of(body.tools, self._service.renderer),
         )
 
     async def _stream(self, send: Send) -> None:

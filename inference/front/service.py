@@ -96,6 +96,8 @@ class Service:
             priority=body.priority,
         )
         params = sampling_params(body, self._max_tokens(body, grant, len(prompt)), self.link.ready.vocab_size)
+        if body.tools is not None and body.tools.forced:
+            params = replace(params, constraint=body.tools.constraint(self.renderer.tool_style.arguments_key))
         check_scores(body, len(prompt))
         if self.draining:
             raise ApiError(503, "The worker is shutting down", "draining", retry_after=1)
@@ -138,7 +140,7 @@ class Service:
     async def _prompt_ids(self, body: GenerateBody) -> list[int]:
         renderer, prompt = self.renderer, body.prompt
         if body.messages is not None:
-            return await asyncio.to_thread(renderer.encode_chat, body.messages)
+            return await asyncio.to_thread(renderer.encode_tool_chat, body.messages, body.tools)
         if isinstance(prompt, str):
             if len(prompt) < LONG_TEXT_CHARACTERS:
                 return renderer.encode(prompt, add_special_tokens=body.add_special_tokens)

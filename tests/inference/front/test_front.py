@@ -339,8 +339,8 @@ async def test_chat_features_that_are_not_built_are_refused_by_name(
     shared: WorkerProcess, session: aiohttp.ClientSession
 ) -> None:
     for name, value in (
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "auto"),
+        ("tools", "x"),
+        ("tool_choice", "required"),
         ("response_format", "json"),
         ("functions", []),
         ("top_logprobs", 3),

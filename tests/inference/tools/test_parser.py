@@ -1,0 +1,98 @@
+"""Calls in answers, however the answer is cut into pieces."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from inference.tools.parser import CallBegin, CallParser, CallPart
+from inference.tools.style import HERMES, LLAMA, ToolStyle
+
+TRICKY = {"city": 'a "quoted" }{ </tool_call> \\', "n": [1, {"x": "]}"}], "é": "東京\n"}
+
+
+def _parsed(parser: CallParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    text, calls = "", []
+    for event in [*(event for piece in pieces for event in parser.push(piece)), *parser.finish()]:
+        if isinstance(event, str):
+            text += event
+        elif isinstance(event, CallBegin):
+            assert event.index == len(calls)
+            calls.append((event.name, ""))
+        else:
+            assert isinstance(event, CallPart)
+            assert event.index == len(calls) - 1
+            calls[-1] = (calls[-1][0], calls[-1][1] + event.arguments)
+    return text, calls
+
+
+def _cut(text: str, draw: Random) -> list[str]:
+    places = sorted(draw.sample(range(1, len(text)), min(len(text) - 1, draw.randint(0, 12)))) if len(text) > 1 else []
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+def _hermes(name: str, arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+
+
+WEATHER = ("weather", '{"city": "Paris"}')
+CASES: list[tuple[ToolStyle, dict[str, Any], str, str, list[tuple[str, str]]]] = [
+    (HERMES, {}, "Just text, 1 < 2, <tool is not one.", "Just text, 1 < 2, <tool is not one.", []),
+    (HERMES, {}, _hermes("weather", {"city": "Paris"}), "", [WEATHER]),
+    (HERMES, {}, "Let me see. " + _hermes("weather", {"city": "Paris"}), "Let me see. ", [WEATHER]),
+    (
+        HERMES,
+        {},
+        _hermes("weather", {"city": "Paris"}) + "\n" + _hermes("now", {}) + "\n",
+        "",
+        [WEATHER, ("now", "{}")],
+    ),
+    (HERMES, {}, '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', "", [("f", '{"a": 1}')]),
+    (HERMES, {}, "<tool_call>nonsense</tool_call> then", "<tool_call>nonsense</tool_call> then", []),
+    (HERMES, {}, "<tool_call>\n[1, 2", "<tool_call>\n[1, 2", []),
+    (HERMES, {}, '<tool_call>{"name": "f", "arguments": {"a": "cut', "", [("f", '{"a": "cut')]),
+    (HERMES, {}, "text <tool_", "text <tool_", []),
+    (HERMES, {"begun": True}, '{"name": "f", "arguments": {"a": 1}}', "", [("f", '{"a": 1}')]),
+    (HERMES, {"begun": True, "named": "f"}, '{"a": {"b": "}"}}', "", [("f", '{"a": {"b": "}"}}')]),
+    (HERMES, {"begun": True, "named": "f"}, "", "", [("f", "")]),
+    (LLAMA, {}, '{"name": "weather", "parameters": {"city": "Paris"}}', "", [WEATHER]),
+    (LLAMA, {}, '\n{"name": "weather", "parameters": {"city": "Paris"}} ', "", [WEATHER]),
+    (LLAMA, {}, '{"city": "Paris"}', '{"city": "Paris"}', []),
+    (LLAMA, {}, '{"text": "' + "x" * 700 + '"}', '{"text": "' + "x" * 700 + '"}', []),
+    (LLAMA, {}, 'A {"name": "f", "parameters": {}} in text.', 'A {"name": "f", "parameters": {}} in text.', []),
+    (LLAMA, {"begun": True}, '{"name": "f", "parameters": {}}', "", [("f", "{}")]),
+    (LLAMA, {}, "", "", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("style", "options", "answer", "text", "calls"), CASES)
+def test_an_answer_is_understood_however_it_is_cut(
+    style: ToolStyle, options: dict[str, Any], answer: str, text: str, calls: list[tuple[str, str]]
+) -> None:
+    draw = Random(0)
+    for pieces in ([answer], list(answer), *(_cut(answer, draw) for _ in range(50))):
+        found = _parsed(CallParser(style, **options), pieces or [""])
+        assert found == (text, calls), pieces
+
+
+def test_arguments_with_everything_in_them() -> None:
+    draw = Random(1)
+    for _ in range(50):
+        text, ((name, arguments),) = _parsed(CallParser(HERMES), _cut(_hermes("f", TRICKY), draw))
+        assert (text, name, json.loads(arguments)) == ("", "f", TRICKY)
+
+
+def test_arguments_are_streamed_as_they_come() -> None:
+    parser = CallParser(HERMES)
+    parser.push('<tool_call>\n{"name": "f", "arguments": {"a": "')
+    assert parser.push("abc") == [CallPart(0, "abc")]
+
+
+def test_ids_are_unlike() -> None:
+    parser = CallParser(HERMES)
+    events = parser.push(_hermes("f", {}) + _hermes("f", {}))
+    ids = [event.id for event in events if isinstance(event, CallBegin)]
+    assert len(set(ids)) == 2
