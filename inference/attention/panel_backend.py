@@ -99,7 +99,7 @@ class PanelAttention:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: AttentionStep) -> Tensor:
         todo = cast("PanelStep", step)
-        out = q.new_empty(len(q), self._width)
+        out = q.new_empty(q.shape[0], self._width)
         count = len(todo.items)
         keys, values = self._bases[layer]
         threads = num_threads()

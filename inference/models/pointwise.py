@@ -97,7 +97,7 @@ class CompiledPointwise:
         return out
 
     def gate(self, gate_up: Tensor) -> Tensor:
-        rows, width = len(gate_up), gate_up.shape[1] // 2
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, width)
         given = (0, rows, gate_up.data_ptr(), 4 * gate_up.stride(0), out.data_ptr(), width, 0, 0)
         self._ROWS.pack_into(self._call, 0, *given)
@@ -105,12 +105,13 @@ class CompiledPointwise:
         return out
 
     def heads(self, qkv: Tensor, norms: Norms | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        tokens = qkv.shape[0]  # not len(qkv), which is Python code and takes a microsecond
         q_norm, k_norm = (norms[0].data_ptr(), norms[1].data_ptr()) if norms is not None else (0, 0)
         shape = (self._heads, self._kv_heads, self._dim)
         given = (cos.data_ptr(), sin.data_ptr(), q_norm, k_norm, self._eps_at)
-        self._ROTATE.pack_into(self._call, 0, 0, len(qkv), qkv.data_ptr(), 4 * qkv.stride(0), *shape, *given)
+        self._ROTATE.pack_into(self._call, 0, 0, tokens, qkv.data_ptr(), 4 * qkv.stride(0), *shape, *given)
         run(self._rotate, self._address, _threads(qkv))
-        every = qkv.view(len(qkv), -1, self._dim)
+        every = qkv.view(tokens, -1, self._dim)
         q, k, v = every.split_with_sizes([self._heads, self._kv_heads, self._kv_heads], 1)
         return q, k, v
 
