@@ -1,6 +1,8 @@
-"""Admissions and settlements per second: 16 clients in one process, all of one tenant and then of four.
+"""Admissions and settlements per second: 16 clients in one process, all of one tenant and then of many.
 
-A durable embedded PostgreSQL of its own (fsync on). One JSON object on the last line of stdout.
+Everything is on: a price, and every limit on the tenants and on their keys, wide enough to refuse nothing. Then a flood
+of refusals, which must write next to nothing. A durable embedded PostgreSQL of its own (fsync on); ``reconcile`` proves
+the books before any figure is printed. One JSON object on the last line of stdout.
 
     python tests/bench/admission.py --model DIR --folder DIR [--repeats N] [--requests N]
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -27,8 +30,16 @@ if TYPE_CHECKING:
     from tenants.db import Pool
 
 
-TENANTS = 4
-LIMITS = ["--requests-per-minute", "1000000", "--max-concurrent", "1000"]
+TENANTS = 32
+WIDE = 10**9
+LIMITS = [
+    *("--requests-per-minute", str(WIDE), "--tokens-per-minute", str(WIDE), "--max-concurrent", "1000"),
+    *("--tokens-per-day", str(WIDE), "--tokens-per-month", str(WIDE)),
+    *("--budget-soft", str(WIDE), "--budget-hard", str(WIDE)),
+    *("--max-input-tokens", "100000", "--max-output-tokens", "100000"),
+]
+MOST_BYTES = 50
+"""Of write-ahead log for one refusal, in a flood of them."""
 
 
 def command(*arguments: str) -> Any:
@@ -41,16 +52,19 @@ def command(*arguments: str) -> Any:
 
 
 def seed(model: Path) -> list[str]:
-    """Tenants without effective limits; one key of each."""
+    """Tenants, and one key of each; all with every limit."""
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    command("register_model", "--directory", str(model))
+    name = command("register_model", "--directory", str(model))["model"]
+    command("set_price", name, "--input", "150000", "--cached-input", "75000", "--output", "600000")
     keys = []
     for number in range(TENANTS):
         command("create_tenant", f"bench{number}")
+        key = command("issue_key", f"bench{number}")
         command("set_limits", f"bench{number}", *LIMITS)
-        keys.append(command("issue_key", f"bench{number}")["api_key"])
+        command("set_limits", f"bench{number}", "--key", key["public_id"], *LIMITS)
+        keys.append(key["api_key"])
     return keys
 
 
@@ -96,6 +110,43 @@ async def rate(pool: Pool, callers: list[Access], requests: int) -> float:
     return requests / (time.perf_counter() - started)
 
 
+async def refusals(pool: Pool, caller: Access, requests: int) -> float:
+    """Refusals per second; ``SystemExit`` when they write more than :data:`MOST_BYTES` each."""
+    from tenants import denials
+    from tenants.admission import admit
+    from tenants.errors import Denied
+
+    async def position() -> int:
+        async with pool.connection() as connection:
+            cursor = await connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+            row = await cursor.fetchone()
+        assert row is not None
+        return int(row[0])
+
+    model = next(iter(caller.models.values()))
+    todo = iter(range(requests))
+
+    async def lane() -> None:
+        for _ in todo:
+            with contextlib.suppress(Denied):
+                request_id = uuid.UUID(str(uuid6.uuid7()))
+                await admit(
+                    pool, request_id=request_id, access=caller, model=model, prompt_tokens=1, max_tokens=100_001
+                )
+                raise SystemExit("admitted what had to be refused")
+
+    before, started = await position(), time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(lane())
+    rate = requests / (time.perf_counter() - started)
+    await denials.flush(pool)
+    each = (await position() - before) / requests
+    if each > MOST_BYTES:
+        raise SystemExit(f"a refusal writes {each:.0f} bytes of write-ahead log: no figures")
+    return rate
+
+
 async def measure(keys: list[str], repeats: int, requests: int) -> dict[str, list[float]]:
     from tenants.access import authenticate
     from tenants.db import open_pool
@@ -103,17 +154,18 @@ async def measure(keys: list[str], repeats: int, requests: int) -> dict[str, lis
     rates = {}
     async with open_pool() as pool:
         everybody = [await authenticate(pool, key) for key in keys]
-        for name, callers in (("one_tenant", everybody[:1]), ("four_tenants", everybody)):
+        for name, callers in (("one_tenant", everybody[:1]), ("many_tenants", everybody)):
             await rate(pool, callers, 50)
             rates[name] = [await rate(pool, callers, requests) for _ in range(repeats)]
+        rates["refused"] = [await refusals(pool, everybody[0], requests) for _ in range(repeats)]
     return rates
 
 
-def check_ledger(requests: int) -> None:
-    """One ledger row for each request, or there is no figure."""
-    rows = [command("usage", f"bench{number}") for number in range(TENANTS)]
-    if (settled := sum(row["requests"] for row in rows)) != requests or any(row["running"] for row in rows):
-        raise SystemExit(f"{requests} requests were admitted and {settled} are in the ledger: no figures")
+def check_books(requests: int) -> None:
+    """One ledger entry for each request and every account at its sum, or there is no figure."""
+    found = command("reconcile")
+    if found["entries"] != requests or found["running"]:
+        raise SystemExit(f"{requests} requests were admitted and {found['entries']} are in the ledger: no figures")
 
 
 def main() -> None:
@@ -133,7 +185,7 @@ def main() -> None:
     database.start()
     try:
         rates = asyncio.run(measure(seed(options.model), options.repeats, options.requests))
-        check_ledger(2 * (50 + options.repeats * options.requests))
+        check_books(2 * (50 + options.repeats * options.requests))
     finally:
         database.stop()
     print(json.dumps(rates))
