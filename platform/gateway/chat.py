@@ -23,8 +23,8 @@ from gateway.errors import ApiError, error_of, overloaded, shutting_down
 from gateway.renderers import check_scores
 from gateway.schemas import AnyRequest, ChatRequest
 from gateway.services import MOST_RUNNING, Services
-from inference.errors import EngineDead, Overloaded, WorkerUnavailable
-from inference.protocol import Delta, Usage, joined
+from inference.errors import EngineDead, InvalidRequest, Overloaded, WorkerUnavailable
+from inference.protocol import Constraint, Delta, Usage, joined
 from tenants.access import Access, ServedModel
 from tenants.admission import Admitted, admit
 from tenants.errors import Denied
@@ -174,6 +174,9 @@ class Run:
         model = self.model
         most = 0 if self.request.most_tokens == 0 else admitted.max_tokens
         sampling = {**self.request.sampling(), "max_tokens": most}
+        forced = await self._forced_call()
+        if forced is not None:
+            sampling["structured_outputs"] = {"json": forced.source}
         job = Job(model.base, model.adapter_digest, prompt, sampling, admitted.grant)
         candidates = await self._services.router.candidates(
             fingerprint=model.fingerprint,
@@ -192,10 +195,22 @@ class Run:
                         begun = True
                         yield delta
                 return
+            except InvalidRequest as error:
+                if forced is None or error.param != "structured_outputs.json":
+                    raise
+                raise InvalidRequest(str(error).replace(error.param, forced.field), forced.field) from error
             except (WorkerUnavailable, EngineDead, Overloaded) as error:
                 if begun or replica is tried[-1]:
                     raise
                 logger.warning("request %s: worker %s failed, trying another: %s", self.request_id, replica.name, error)
+
+    async def _forced_call(self) -> Constraint | None:
+        """What the answer has to be where a tool has to be called."""
+        use = self.request.tool_use
+        if use is None or not use.forced:
+            return None
+        renderer = await self._services.renderers.of(self.model)
+        return use.constraint(renderer.tool_style.arguments_key)
 
     def _settle(self, outcome: Outcome, finish_reason: str | None, cached: int = 0) -> None:
         """Write down what was used, in a task of its own that no disconnect can cancel. Only the first call counts.

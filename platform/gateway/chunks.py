@@ -13,6 +13,7 @@ from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest
 from inference.logprob_shapes import Echo, LogprobShapes
 from inference.prompt import PromptRenderer
 from inference.protocol import Delta, TokenLogprob, Usage
+from inference.tools.answers import ToolAnswers
 from tenants.access import ServedModel
 
 FEW = 512
@@ -27,6 +28,7 @@ class Chunks:
     :param shapes: writes log-probabilities.
     :param prompt: token ids.
     :param echo: the prompt as it goes before each choice's text, or ``None``.
+    :param answers: finds calls in a chat's answers, where tools were offered.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class Chunks:
         shapes: LogprobShapes,
         prompt: Sequence[int] = (),
         echo: Echo | None = None,
+        answers: ToolAnswers | None = None,
     ) -> None:
+        self._answers = answers
         self._chat = isinstance(request, ChatRequest)
         self._include_usage = request.include_usage
         self._shapes, self._prompt, self._echo = shapes, prompt, echo
@@ -73,7 +77,10 @@ class Chunks:
                 echo = await asyncio.to_thread(Echo.of, renderer, prompt, text)
             else:
                 echo = Echo.of(renderer, prompt, text)
-        return cls(request_id, request, model, shapes=LogprobShapes(renderer), prompt=prompt, echo=echo)
+        return cls(
+            request_id, request, model, shapes=LogprobShapes(renderer), prompt=prompt, echo=echo,
+            answers=ToolAnswers.of(request.tool_use, renderer),
+        )  # fmt: skip
 
     def of(self, delta: Delta) -> list[bytes]:
         """Chunks for one delta: the role first where a chat's choice begins; none while text is held back; two when
@@ -91,14 +98,20 @@ class Chunks:
         if delta.logprobs is not None or first:
             text, logprobs, scores = self._scored(delta, first=first)
             more = b',"prompt_logprobs":' + orjson.dumps(scores) if scores is not None else b""
-        if text or logprobs is not None or more:
-            shown = b"null" if logprobs is None else orjson.dumps(logprobs)
+        shown = b"null" if logprobs is None else orjson.dumps(logprobs)
+        finish: str | None = delta.finish_reason
+        if self._answers is not None:
+            found, finish = self._answers.delta(delta)
+            if found or logprobs is not None:
+                body = b',"delta":' + orjson.dumps(found) + b',"logprobs":' + shown
+                chunks.append(begin + body + b',"finish_reason":null' + self._close)
+        elif text or logprobs is not None or more:
             chunks.append(
                 begin + self._text + orjson.dumps(text) + self._logprobs + shown + more + b',"finish_reason":null'
                 + self._close
             )  # fmt: skip
-        if delta.finish_reason is not None:
-            chunks.append(begin + self._finish + orjson.dumps(delta.finish_reason) + self._close)
+        if finish is not None:
+            chunks.append(begin + self._finish + orjson.dumps(finish) + self._close)
         return chunks
 
     def last(self, usage: Usage) -> list[bytes]:
@@ -118,6 +131,9 @@ class Chunks:
         choice: dict[str, Any] = {"index": delta.index, "logprobs": logprobs, "finish_reason": delta.finish_reason}
         if self._chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            if self._answers is not None:
+                found, choice["finish_reason"] = self._answers.whole(delta)
+                choice["message"] |= found
         else:
             choice["text"] = text
         return choice if scores is None else {**choice, "prompt_logprobs": scores}

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+import orjson
+
 from gateway.errors import ApiError, bad_request
 from gateway.schemas import AnyRequest, ChatRequest
 from inference.prompt import PromptRenderer
@@ -56,8 +58,13 @@ class Renderers:
         _check_against_model(renderer, request)
         if isinstance(request, ChatRequest):
             messages = [message.plain() for message in request.messages]
-            size = sum(len(message.content) for message in request.messages)
-            return await self._encode(lambda: renderer.encode_chat(messages), size, renderer, "messages", tenant)
+            use = request.tool_use
+            size = sum(message.size for message in request.messages)
+            if use is not None:
+                size += len(orjson.dumps(request.tools))
+            return await self._encode(
+                lambda: renderer.encode_tool_chat(messages, use), size, renderer, "messages", tenant
+            )
         prompt = request.one_prompt()
         if isinstance(prompt, str):
             ids = await self._encode(

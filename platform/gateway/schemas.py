@@ -21,6 +21,7 @@ from gateway.fields import only, stop_texts, text_content, token_biases
 from inference.errors import InvalidRequest
 from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, Constraint
 from inference.response_format import constraint_of
+from inference.tools.request import ToolUse, tool_use_of
 
 MOST_MESSAGES = 2048
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
@@ -36,7 +37,7 @@ class StreamOptions(Strict):
 
 
 class Message(Strict):
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
         str,
         BeforeValidator(text_content),
@@ -45,14 +46,28 @@ class Message(Strict):
     name: Annotated[str, Field(max_length=64)] | None = None
     refusal: Annotated[Any, only()] = None
     audio: Annotated[Any, only()] = None
-    tool_calls: Annotated[Any, only([])] = None
+    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=128)] | None = None
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     function_call: Annotated[Any, only()] = None
     annotations: Annotated[Any, only([])] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calls_need_no_content(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("tool_calls") and data.get("content") is None:
+            return {**data, "content": ""}
+        return data
+
+    @property
+    def size(self) -> int:
+        """Characters, about."""
+        return len(self.content) + (len(orjson.dumps(self.tool_calls)) if self.tool_calls else 0)
 
     def plain(self) -> dict[str, Any]:
         """As chat templates know it; ``developer`` is OpenAI's newer word for ``system``."""
         message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
-        return message if self.name is None else {**message, "name": self.name}
+        more = {name: getattr(self, name) for name in ("name", "tool_calls", "tool_call_id")}
+        return message | {name: value for name, value in more.items() if value is not None}
 
 
 class Sampling(Strict):
@@ -97,11 +112,18 @@ class Sampling(Strict):
     @model_validator(mode="after")
     def _constraint_is_well_formed(self) -> Sampling:
         try:
-            self._constraint()
+            constraint = self._constraint()
+            if self.tool_use is not None and constraint is not None:
+                raise InvalidRequest("tools and a constrained answer exclude each other", "tools")
         except InvalidRequest as error:
             context = {"message": str(error), "param": error.param or "response_format"}
             raise PydanticCustomError("constraint", "{message}", context) from None
         return self
+
+    @property
+    def tool_use(self) -> ToolUse | None:
+        """The tools on offer, if any are."""
+        return None
 
     def _constraint(self) -> Constraint | None:
         return constraint_of({"response_format": self.response_format, "structured_outputs": self.structured_outputs})
@@ -156,9 +178,9 @@ class ChatRequest(Sampling):
 
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
-    tools: Annotated[Any, only([])] = None
-    tool_choice: Annotated[Any, only("none")] = None
-    parallel_tool_calls: Annotated[Any, only(True)] = None
+    tools: Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "object"}})] = None
+    tool_choice: Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+    parallel_tool_calls: bool | None = None
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only("none")] = None
     modalities: Annotated[Any, only(["text"])] = None
@@ -186,6 +208,11 @@ class ChatRequest(Sampling):
     @property
     def shown_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def tool_use(self) -> ToolUse | None:
+        fields = ("tools", "tool_choice", "parallel_tool_calls")
+        return tool_use_of({name: getattr(self, name) for name in fields})
 
     @property
     def most_tokens(self) -> int | None:
