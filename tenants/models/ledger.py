@@ -32,17 +32,26 @@ class LedgerEntry(TenantOwned):
         FAILED = "failed"
         ABANDONED = "abandoned", "settled by the reaper"
 
+    # What the entry copies from its request, the request's own foreign keys hold on to.
     request = models.OneToOneField(InferenceRequest, on_delete=models.PROTECT, related_name="ledger_entry")
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="ledger", db_index=False)
-    key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="ledger", db_index=False)
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="ledger", db_index=False, db_constraint=False
+    )
+    key = models.ForeignKey(
+        ApiKey, on_delete=models.PROTECT, related_name="ledger", db_index=False, db_constraint=False
+    )
     member = models.ForeignKey(
         Member, on_delete=models.DO_NOTHING, null=True, related_name="ledger", db_index=False, db_constraint=False
     )
-    base_model = models.ForeignKey(BaseModel, on_delete=models.PROTECT, related_name="ledger", db_index=False)
-    adapter_version = models.ForeignKey(
-        AdapterVersion, on_delete=models.PROTECT, null=True, related_name="ledger", db_index=False
+    base_model = models.ForeignKey(
+        BaseModel, on_delete=models.PROTECT, related_name="ledger", db_index=False, db_constraint=False
     )
-    price = models.ForeignKey(Price, on_delete=models.PROTECT, null=True, related_name="ledger", db_index=False)
+    adapter_version = models.ForeignKey(
+        AdapterVersion, on_delete=models.PROTECT, null=True, related_name="ledger", db_index=False, db_constraint=False
+    )
+    price = models.ForeignKey(
+        Price, on_delete=models.PROTECT, null=True, related_name="ledger", db_index=False, db_constraint=False
+    )
     kind = models.CharField(max_length=6, choices=Kind.choices, default=Kind.SETTLE)
     prompt_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField()
