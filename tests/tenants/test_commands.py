@@ -12,11 +12,12 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 from django.db import connection
+from django.utils import timezone
 
 from tenants import keys, tasks
 from tenants.admission import admit
 from tenants.db import open_pool
-from tenants.models import ApiKey, InferenceRequest, LedgerEntry, Limits, Tenant
+from tenants.models import ApiKey, Denial, InferenceRequest, LedgerEntry, Limits, Tenant
 from tenants.settlement import settle
 
 COMMANDS = sorted(name for name, app in get_commands().items() if app == "tenants")
@@ -93,6 +94,76 @@ def test_set_limits(world: Any) -> None:
     back = run("set_limits", "--tenant", "acme", "--requests-per-minute", "none")
     assert back["limits"]["requests_per_minute"] == 600
     assert back["own"] == dict.fromkeys(Limits.NAMES) | {"max_input_tokens": 70}
+
+
+def test_limits_of_keys_members_and_plans(world: Any) -> None:
+    actor = world.actor("acme", member_limits={}, requests_per_minute=9)
+    world.adapter(actor.tenant, "pirate")
+    public_id, username = actor.key.public_id, actor.key.member.user.username
+    done = run(
+        "set_limits", "acme", "--key", public_id, "--tokens-per-day", "100", "--models", "acme/pirate,llama-tiny"
+    )
+    assert (done["subject"], done["limits"]["tokens_per_day"]) == (f"key:{actor.key.pk}", 100)
+    actor.key.refresh_from_db()
+    assert (len(actor.key.only_models), len(actor.key.only_adapters)) == (1, 1)
+    run("set_limits", "acme", "--key", public_id, "--models", "all")
+    actor.key.refresh_from_db()
+    assert actor.key.only_models is None
+    run("set_limits", "acme", "--member", username, "--max-concurrent", "3")
+    shown = run("show_limits", "acme", "--key", public_id)["subjects"]
+    assert [list(subject["limits"]) for subject in shown] == [
+        ["requests_per_minute"],
+        ["max_concurrent"],
+        ["tokens_per_day"],
+    ]
+    assert shown[2]["limits"]["tokens_per_day"] == {"limit": 100, "used": 0, "left": 100}
+    made = run("set_plan", "small", "--requests-per-minute", "3")
+    assert (made["created"], made["limits"]["requests_per_minute"]) == (True, 3)
+    assert not run("set_plan", "small", "--tokens-per-month", "7")["created"]
+    moved = run("set_limits", "acme", "--plan", "small")["limits"]
+    assert (moved["requests_per_minute"], moved["tokens_per_month"]) == (9, 7)
+
+
+def test_prices_and_budgets(world: Any) -> None:
+    actor = world.actor("acme")
+    assert run("prices")["prices"] == []
+    run("set_price", "llama-tiny", "--input", "10", "--output", "30")
+    dearer = run("set_price", "llama-tiny", "--input", "20", "--cached-input", "5", "--output", "40")
+    run("set_price", "llama-tiny", "--input", "1", "--output", "1", "--from", "2100-01-01T00:00:00Z")
+    run("set_price", "llama-tiny", "--input", "2", "--output", "2", "--plan", world.plan.name)
+    listed = run("prices", "--model", "llama-tiny")["prices"]
+    assert [(row["input"], row["cached_input"]) for row in listed if row["in_force"]] == [(2, 2), (20, 5)]
+    assert len(listed) == 4
+    assert dearer["cached_input"] == 5
+    budget = run("budget", "acme", "--budget-hard", "500", "--budget-soft", "0")
+    assert (budget["hard"], budget["left"], budget["over_soft"], budget["committed"]) == (500, 500, True, 0)
+    assert run("budget", "acme", "--key", actor.key.public_id)["hard"] is None
+    assert run("budget", "acme", "--budget-hard", "none")["left"] is None
+
+
+def test_books_and_refusals(world: Any) -> None:
+    actor = world.actor("acme")
+    assert run("reconcile")["ok"]
+    assert run("reconcile", "--tenant", "acme", "--repair")["requests"] == 0
+    assert run("rollup") == {"rebuilt": False, "hours": 0}
+    assert run("rollup", "--all")["rows"] == 0
+    assert run("denials", "acme") == {"tenant": "acme", "refused": 0, "denials": []}
+    now = timezone.now()
+    Denial.objects.create(
+        tenant=actor.tenant,
+        key=actor.key,
+        hour=now,
+        code="rate_limit_exceeded",
+        limit="requests_per_minute",
+        subject="key",
+        count=4,
+        last_at=now,
+        last_request_id=uuid4(),
+        last_model="llama-tiny",
+        last_message="Used up.",
+    )
+    [row] = run("denials", "acme", "--hours", "1")["denials"]
+    assert (row["count"], row["key"], row["limit"]) == (4, actor.key.public_id, "requests_per_minute")
 
 
 def test_allowances(world: Any) -> None:
@@ -174,6 +245,19 @@ def test_usage_and_reap(world: Any) -> None:
         (("set_limits", "acme"), "--requests-per-minute"),
         (("set_limits", "acme", "--max-concurrent", "0"), "between 1 and"),
         (("set_limits", "acme", "--max-concurrent", "many"), "invalid limit value"),
+        (("set_limits", "acme", "--key", "nothing", "--max-concurrent", "1"), "no such key"),
+        (("set_limits", "acme", "--member", "nobody", "--max-concurrent", "1"), "no member 'nobody'"),
+        (("set_limits", "acme", "--models", "all"), "allow_model"),
+        (("set_limits", "acme", "--tokens-per-day", str(2**63)), "between 1 and"),
+        (("set_plan", "Bad Name"), "name"),
+        (("set_price", "llama-tiny", "--input", "-1", "--output", "1"), "--input"),
+        (("set_price", "llama-tiny", "--input", "1", "--cached-input", "2", "--output", "1"), "--cached-input"),
+        (("set_price", "llama-tiny", "--input", "1", "--output", "1", "--from", "yesterday"), "zone"),
+        (("set_price", "llama-tiny", "--input", "1", "--output", "1", "--from", "2000-01-01T00:00:00Z"), "past"),
+        (("prices", "--model", "gpt"), "llama-tiny"),
+        (("denials", "acme", "--hours", "0"), "--hours"),
+        (("rollup", "--since", "then"), "--since"),
+        (("reconcile", "--tenant", "nobody"), "no tenant"),
         (("allow_adapter", "--tenant", "acme", "--adapter", "x"), "owner/name"),
         (("allow_model", "--tenant", "acme", "--model", "gpt"), "llama-tiny"),
         (("add_adapter", "--tenant", "acme", "--name", "x", "--path", "/nowhere"), "directory"),
