@@ -34,6 +34,10 @@ from tenants.models import (
 )
 
 LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 64,
+    "max_position_embeddings": 1000,
+    "rms_norm_eps": 1e-5,
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_attention_heads": 2,
