@@ -36,6 +36,7 @@ def p95(times: list[Times]) -> float:
     return quantile([one.first for one in times if one.arrival.tenant == "light"], 0.95)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("light_rate", "prompt", "output", "bound"),
     # At 0.3 a second the light tenant's own requests meet each other more often where all steps are longer.
