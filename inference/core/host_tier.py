@@ -28,7 +28,8 @@ class HostTier:
         self.num_bytes = 0
         self.hits = self.reads = 0
         self._read, self._size, self._executor = read, size, executor
-        self._lock = threading.Lock()
+        # Reentrant: a read that is over when it is looked at ends in the thread that asked for it.
+        self._lock = threading.RLock()
         self._kept: OrderedDict[str, tuple[object, int]] = OrderedDict()
         self._reading: dict[str, Future[object]] = {}
 
@@ -44,14 +45,13 @@ class HostTier:
                 found: Future[object] = Future()
                 found.set_result(kept[0])
                 return found
-        return self._start(digest)
+            return self._start(digest)
 
     def prefetch(self, digest: str) -> None:
         """Read it ahead for a request that waits, unless enough is being read."""
         with self._lock:
-            if digest in self._kept or len(self._reading) >= MAX_PREFETCHES:
-                return
-        self._start(digest)
+            if digest not in self._kept and len(self._reading) < MAX_PREFETCHES:
+                self._start(digest)
 
     def forget(self, digest: str) -> None:
         """Its source has changed or is gone; a read under way is not kept either."""
@@ -60,12 +60,18 @@ class HostTier:
             _, size = self._kept.pop(digest, (None, 0))
             self.num_bytes -= size
 
-    def _start(self, digest: str) -> Future[object]:
+    def check(self) -> None:
+        """Raises ``AssertionError`` unless the bytes counted are those kept."""
         with self._lock:
-            if (reading := self._reading.get(digest)) is not None:
-                return reading
-            self.reads += 1
-            future = self._reading[digest] = self._executor.submit(self._read, digest)
+            kept = sum(size for _, size in self._kept.values())
+            assert self.num_bytes == kept <= self.capacity, f"{self.num_bytes} bytes counted, {kept} kept"
+
+    def _start(self, digest: str) -> Future[object]:
+        """Under the lock, together with the look that found it missing: a read may end between the two."""
+        if (reading := self._reading.get(digest)) is not None:
+            return reading
+        self.reads += 1
+        future = self._reading[digest] = self._executor.submit(self._read, digest)
         future.add_done_callback(lambda done: self._ended(digest, done))
         return future
 
@@ -78,8 +84,9 @@ class HostTier:
                 return  # asked for again, it is read again
             adapter = future.result()
             size = self._size(adapter)
+            _, replaced = self._kept.pop(digest, (None, 0))
             self._kept[digest] = (adapter, size)
-            self.num_bytes += size
+            self.num_bytes += size - replaced
             while self.num_bytes > self.capacity:
                 _, (_, freed) = self._kept.popitem(last=False)
                 self.num_bytes -= freed

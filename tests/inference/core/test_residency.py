@@ -5,7 +5,9 @@ from __future__ import annotations
 import bisect
 import itertools
 import random
-from concurrent.futures import Future
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -86,6 +88,7 @@ def fetched(host: HostTier, executor: LateExecutor, digest: str) -> object:
     future = host.fetch(digest)
     while executor.jobs:
         executor.finish()
+    host.check()
     return future.result(timeout=0)
 
 
@@ -105,6 +108,58 @@ def test_two_who_want_the_same_read_it_once() -> None:
     executor.finish()
     assert first.result() is second.result()
     assert host.reads == 1
+
+
+@pytest.mark.parametrize("ask", ["fetch", "prefetch"])
+def test_a_read_that_ends_while_another_asks_counts_once(ask: str) -> None:
+    """It ends at the worst moment: as soon as the one who asks would let go of the lock."""
+    host, executor = tier(25)
+    ended = threading.Thread(target=executor.finish)
+
+    class Ending(OrderedDict[str, tuple[object, int]]):
+        """What is kept; the read under way ends in its thread right after the first look."""
+
+        def _look(self) -> None:
+            if ended.ident is None and executor.jobs:
+                ended.start()
+                ended.join(0.2)  # for ever, if the lock is held as it should be
+
+        def get(self, key: str, default: Any = None) -> Any:
+            found = super().get(key, default)
+            self._look()
+            return found
+
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            self._look()
+            return found
+
+    host.prefetch("a")
+    host._kept = Ending()
+    getattr(host, ask)("a")
+    ended.join()
+    while executor.jobs:
+        executor.finish()
+    host.check()
+    assert (host.reads, host.num_bytes, len(host)) == (1, 10, 1)
+    for digest in "bcd":
+        fetched(host, executor, digest)
+    assert (host.num_bytes, len(host)) == (20, 2)
+
+
+def test_many_threads_leave_the_bytes_counted() -> None:
+    sizes = {str(number): 5 + number for number in range(12)}
+    with ThreadPoolExecutor(4) as reading, ThreadPoolExecutor(4) as asking:
+        host = HostTier(lambda digest: digest, lambda adapter: sizes[str(adapter)], 60, reading)
+
+        def ask(seed: int) -> None:
+            rng = random.Random(seed)
+            for _ in range(400):
+                digest = rng.choice(list(sizes))
+                rng.choice([host.fetch, host.prefetch, host.prefetch, host.forget])(digest)
+
+        list(asking.map(ask, range(4)))
+    host.check()
 
 
 def test_little_is_read_ahead_and_nothing_twice() -> None:
