@@ -18,11 +18,12 @@ from numba import njit
 from cpujit import Kernel, float32s, int64s, next_item
 from cpujit.exponential import exp
 from cpujit.greatest import greatest
+from cpujit.places import own_place
 from cpujit.tile import LANES, MOST_ROWS, tile_1, tile_1_ahead, tile_2
 
 # What both loops get, an int64 each. Strides are in bytes.
 COUNTER, ITEMS, NUM_ITEMS, TABLES, KEYS, VALUES = range(6)
-KV_HEADS, DIM, BLOCK, GROUP, LONGEST = range(6, 11)
+KV_HEADS, DIM, BLOCK, GROUP, SCRATCH = range(6, 11)
 K, K_STRIDE, V, V_STRIDE = range(11, 15)
 Q, Q_STRIDE, OUT, WINDOW, ZEROS = range(11, 16)
 NUM_ARGUMENTS = 16
@@ -115,8 +116,9 @@ def _attend(arguments: Any) -> None:
     given = int64s(arguments, (NUM_ARGUMENTS,))
     kv_heads, dim, group = given[KV_HEADS], given[DIM], given[GROUP]
     items = int64s(given[ITEMS], (given[NUM_ITEMS], ITEM_FIELDS))
-    scratch = np.empty(MOST_ROWS * given[LONGEST], np.float32)
-    scores = scratch.ctypes.data
+    scores = own_place(given[SCRATCH])
+    if scores == 0:
+        return
     out_stride = 4 * kv_heads * group * dim
     while True:
         task = next_item(arguments)

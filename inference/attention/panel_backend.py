@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpujit import num_threads, run
+from cpujit import num_threads, run, scratch
 from cpujit.tile import LANES, MOST_ROWS, supported
 from inference.attention import compiled
 from inference.attention.base import AttentionStep
@@ -105,11 +105,13 @@ class PanelAttention:
         threads = num_threads()
         call, address = self._call, self._address
         _STEP.pack_into(call, 0, 0, todo.items.ctypes.data, count, todo.tables.ctypes.data, keys, values)
-        self._arguments[compiled.LONGEST] = todo.longest + self.block_size
         at = 8 * compiled.K
         _STORE.pack_into(call, at, k.data_ptr(), 4 * k.stride(0), v.data_ptr(), 4 * v.stride(0))
         run(self._store, address, threads)
         _ATTEND.pack_into(call, at, q.data_ptr(), 4 * q.stride(0), out.data_ptr(), self._windows[layer])
         self._arguments[compiled.COUNTER] = 0
+        # the scores of a tile's rows; whole blocks, and a window may begin within one
+        size = 4 * MOST_ROWS * (todo.longest + self.block_size)
+        self._arguments[compiled.SCRATCH] = scratch(size, threads)
         run(self._attend, address, threads)
         return out

@@ -6,6 +6,7 @@ for one that the system keeps from running, and a step of a model is hundreds of
 
 from cpujit.kernel import Kernel
 from cpujit.memory import at, float32s, int8s, int32s, int64s, next_item, uint8s
+from cpujit.places import own_place, scratch
 from cpujit.threads import num_threads, run, set_num_threads
 
 __all__ = [
@@ -17,7 +18,9 @@ __all__ = [
     "int64s",
     "next_item",
     "num_threads",
+    "own_place",
     "run",
+    "scratch",
     "set_num_threads",
     "uint8s",
 ]
