@@ -10,14 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
+from inference import options
 from inference.core.limits import Limits
 from inference.core.shares import ShareRules
 from inference.errors import ConfigError
+from inference.options import option
 
 BLOCK_SIZE = 16
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -31,26 +34,6 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _option(
-    help_text: str,
-    *,
-    kind: Callable[[str], Any] = str,
-    default: Any = MISSING,
-    least: int | None = None,
-    choices: Sequence[str] | None = None,
-    repeated: bool = False,
-) -> Any:
-    """One option of the command line; without a default it has to be given.
-
-    :param least: smallest number that is accepted.
-    :param repeated: may be given several times; the field is a tuple.
-    """
-    metadata = {"help": help_text, "kind": kind, "least": least, "choices": choices, "repeated": repeated}
-    if callable(default):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """One worker's settings; :meth:`parse` reads them from the command line, the core from :meth:`to_json`.
@@ -58,61 +41,61 @@ class WorkerConfig:
     An option is added by adding a field: the field ``some_name`` is the option ``--some-name``.
     """
 
-    model: Path = _option("model store directory; its name is the model's name in requests", kind=Path)
-    adapter_store: Path = _option("content-addressed store that adapters are loaded from", kind=Path)
-    adapter_root: tuple[Path, ...] = _option(
+    model: Path = option("model store directory; its name is the model's name in requests", kind=Path)
+    adapter_store: Path = option("content-addressed store that adapters are loaded from", kind=Path)
+    adapter_root: tuple[Path, ...] = option(
         "further directory an operator may load from", kind=Path, default=(), repeated=True
     )
-    grant_key: Path = _option("Ed25519 public key (PEM) that grants are verified with", kind=Path)
-    host: str = _option("address to listen on", default="127.0.0.1")
-    port: int = _option("0: any free port; the ready line names it", kind=int, default=8001, least=0)
-    slots: int = _option("adapters on the device at a time; 0: the base model only", kind=int, default=8, least=0)
-    kv_blocks: int = _option(f"KV cache in blocks of {BLOCK_SIZE} tokens", kind=int, default=640, least=1)
-    max_model_len: int | None = _option(
+    grant_key: Path = option("Ed25519 public key (PEM) that grants are verified with", kind=Path)
+    host: str = option("address to listen on", default="127.0.0.1")
+    port: int = option("0: any free port; the ready line names it", kind=int, default=8001, least=0, most=65535)
+    slots: int = option("adapters on the device at a time; 0: the base model only", kind=int, default=8, least=0)
+    kv_blocks: int = option(f"KV cache in blocks of {BLOCK_SIZE} tokens", kind=int, default=640, least=1)
+    max_model_len: int | None = option(
         "most tokens of a request (default: what model and cache hold)", kind=int, default=None, least=2
     )
-    threads: int = _option("CPU threads of the core (default: all)", kind=int, default=_cpus, least=1)
-    device: str = _option("auto: CUDA where there is one, else the CPU; or cpu, cuda, cuda:1, …", default="auto")
-    dtype: str = _option(
+    threads: int = option("CPU threads of the core (default: all)", kind=int, default=_cpus, least=1)
+    device: str = option("auto: CUDA where there is one, else the CPU; or cpu, cuda, cuda:1, …", default="auto")
+    dtype: str = option(
         "what weights and KV are computed in; auto: bfloat16 on CUDA, else float32", default="auto", choices=DTYPES
     )
-    weights: str = _option(
+    weights: str = option(
         "int8: the linear layers in 8 bits, about twice as fast on a CPU with AVX-512 VNNI; answers differ slightly",
         default="full",
         choices=WEIGHTS,
     )
-    max_running: int = _option("most requests in one step", kind=int, default=64, least=1)
-    token_budget: int = _option(
+    max_running: int = option("most requests in one step", kind=int, default=64, least=1)
+    token_budget: int = option(
         "most tokens in one step; longer prompts are cut into chunks", kind=int, default=512, least=1
     )
-    host_adapter_mb: int = _option(
+    host_adapter_mb: int = option(
         "adapters kept in host memory beside those on the device, in MB", kind=int, default=1024, least=0
     )
-    speculate: int = _option(
+    speculate: int = option(
         "tokens guessed at once from what followed the same tokens earlier in the text; outputs stay the same",
         kind=int,
         default=0,
         least=0,
     )
-    max_waiting: int = _option("most queued requests", kind=int, default=1024, least=1)
-    max_waiting_per_tenant: int = _option("most queued requests of one tenant", kind=int, default=256, least=1)
-    max_body_bytes: int = _option("longest body of a request", kind=int, default=8 * 1024 * 1024, least=1)
-    drain_seconds: float = _option("how long running requests may go on after SIGTERM", kind=float, default=30.0)
-    health_deadline: float = _option("seconds a step may take before the worker is unhealthy", kind=float, default=30.0)
-    cache_reserve: float | None = _option(
+    max_waiting: int = option("most queued requests", kind=int, default=1024, least=1)
+    max_waiting_per_tenant: int = option("most queued requests of one tenant", kind=int, default=256, least=1)
+    max_body_bytes: int = option("longest body of a request", kind=int, default=8 * 1024 * 1024, least=1)
+    drain_seconds: float = option("how long running requests may go on after SIGTERM", kind=float, default=30.0)
+    health_deadline: float = option("seconds a step may take before the worker is unhealthy", kind=float, default=30.0)
+    cache_reserve: float | None = option(
         "part of the KV cache, 0 to 1, in which every tenant's equal share of cached prefixes is safe from others "
         f"(default: {CACHE_RESERVE}, or what the longest request leaves)",
         kind=float,
         default=None,
     )
-    cache_cap: float = _option("part of the KV cache that one tenant's prefixes may fill", kind=float, default=1.0)
-    cache_idle_seconds: float = _option("an idle tenant's prefixes are safe for so long", kind=float, default=600.0)
-    open_metrics: bool = _option(
+    cache_cap: float = option("part of the KV cache that one tenant's prefixes may fill", kind=float, default=1.0)
+    cache_idle_seconds: float = option("an idle tenant's prefixes are safe for so long", kind=float, default=600.0)
+    open_metrics: bool = option(
         "/metrics names tenants and adapters to everybody who reaches the port, not only to operators",
         kind=bool,
         default=False,
     )
-    json: bool = _option("the ready line as one JSON object", kind=bool, default=False)
+    json: bool = option("the ready line as one JSON object", kind=bool, default=False)
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> WorkerConfig:
@@ -181,11 +164,10 @@ class WorkerConfig:
         )
 
     def _check(self) -> None:
-        for each in fields(self):
-            value, least = getattr(self, each.name), each.metadata["least"]
-            if least is not None and value is not None and value < least:
-                raise ConfigError(f"{_flag(each)} must be at least {least}")
+        options.check_ranges(WorkerConfig, {each.name: getattr(self, each.name) for each in fields(self)})
         self._check_paths()
+        if not re.fullmatch(r"auto|(cpu|cuda)(:[0-9]{1,3})?", self.device):
+            raise ConfigError(f"--device must be auto, cpu, cuda or cuda:N, not {self.device!r}")
         for name in ("health_deadline", "cache_idle_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"--{name.replace('_', '-')} must be above 0")
@@ -210,42 +192,17 @@ class WorkerConfig:
                 raise ConfigError(f"--adapter-root {root} is not a directory")
 
 
-def _flag(each: Field[Any]) -> str:
-    return f"--{each.name.replace('_', '-')}"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m inference", description="Serve one base model and its adapters.")
-    for each in fields(WorkerConfig):
-        kind, help_text = each.metadata["kind"], each.metadata["help"]
-        if kind is bool:
-            parser.add_argument(_flag(each), action="store_true", help=help_text)
-            continue
-        read = _path if kind is Path else kind
-        required = each.default is MISSING and each.default_factory is MISSING
-        default = each.default_factory() if each.default_factory is not MISSING else each.default
-        if each.metadata["repeated"]:
-            parser.add_argument(_flag(each), action=_Gather, type=read, default=default, help=help_text)
-        else:
-            given = {"required": True} if required else {"default": default}
-            parser.add_argument(_flag(each), type=read, choices=each.metadata["choices"], help=help_text, **given)
+    options.add_options(parser, WorkerConfig)
     return parser
-
-
-class _Gather(argparse.Action):
-    """``append`` for a tuple."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
-
-
-def _path(text: str) -> Path:
-    return Path(text).resolve()
 
 
 def _jsonable(value: object) -> str:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"{type(value).__name__} cannot be handed to the core")
+
+
+if __name__ == "__main__":  # the table of docs/worker.md
+    sys.stdout.write(options.table(WorkerConfig) + "\n")

@@ -41,6 +41,9 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    except OverflowError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: ports go up to 65535") from error
     return listener
 
 

@@ -9,7 +9,7 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
@@ -55,7 +55,9 @@ def only_one() -> Iterator[None]:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises :class:`CannotStart` when the gateway could not bind."""
+    """Raises :class:`CannotStart` when it cannot be bound."""
+    if not 1 <= port <= 65535:
+        raise CannotStart(f"Port {port} does not exist; ports go from 1 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,13 +127,14 @@ def environment() -> dict[str, str]:
     }
 
 
-def worker_command(model_dir: Path, port: int) -> list[str]:
+def worker_command(model_dir: Path, port: int, options: Sequence[str] = ()) -> list[str]:
+    """:param options: further ones; they win over those of the settings."""
     settings.ADAPTER_STORE.mkdir(parents=True, exist_ok=True)
-    options = [part for name, value in settings.WORKER_OPTIONS.items() for part in (name, str(value))]
     return [
         *(sys.executable, "-m", "inference", "--model", str(model_dir)),
         *("--adapter-store", str(settings.ADAPTER_STORE), "--grant-key", str(settings.GRANT_PUBLIC_KEY_FILE)),
-        *("--host", LOOPBACK, "--port", str(port), *options),
+        *("--host", LOOPBACK, "--port", str(port)),
+        *(*settings.WORKER_OPTIONS, *options),
     ]
 
 

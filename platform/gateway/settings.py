@@ -142,16 +142,19 @@ GATEWAY_PROCESSES: int = _values["LORAPLEX_GATEWAY_PROCESSES"]
 CELERY_PROCESSES: int = _values["LORAPLEX_CELERY_PROCESSES"]
 BASE_MODEL: str | None = _values["LORAPLEX_BASE_MODEL"]
 WORKER_PORT: int | None = _values["LORAPLEX_WORKER_PORT"]
-WORKER_OPTIONS: dict[str, int] = {
-    option: _values[name]
-    for option, name in (
-        ("--threads", "LORAPLEX_WORKER_THREADS"),
-        ("--slots", "LORAPLEX_WORKER_SLOTS"),
-        ("--kv-blocks", "LORAPLEX_WORKER_KV_BLOCKS"),
-        ("--max-model-len", "LORAPLEX_WORKER_MAX_MODEL_LEN"),
-    )
-    if _values[name] is not None
-}
+WORKER_OPTIONS: tuple[str, ...] = (
+    *(
+        f"{option}={_values[name]}"
+        for option, name in (
+            ("--threads", "LORAPLEX_WORKER_THREADS"),
+            ("--slots", "LORAPLEX_WORKER_SLOTS"),
+            ("--kv-blocks", "LORAPLEX_WORKER_KV_BLOCKS"),
+            ("--max-model-len", "LORAPLEX_WORKER_MAX_MODEL_LEN"),
+        )
+        if _values[name] is not None
+    ),
+    *_values["LORAPLEX_WORKER_OPTIONS"],
+)
 
 # Celery ---------------------------------------------------------------------------------------------------------------
 # kombu names a Unix socket in its own way.

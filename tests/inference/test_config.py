@@ -35,6 +35,14 @@ def test_every_field_is_an_option_with_help(tmp_path: Path, capsys: pytest.Captu
     for each in fields(WorkerConfig):
         assert f"--{each.name.replace('_', '-')}" in said
         assert each.metadata["help"]
+    said = " ".join(said.split())
+    assert said.count("(default: ") + said.count("(required)") == len(fields(WorkerConfig))
+
+
+@pytest.mark.parametrize("device", ["foo", "mps", "cuda:", "cpu ", "cuda:x"])
+def test_devices_that_no_worker_has_are_named(tmp_path: Path, device: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--device must be .*, not '{device}'"):
+        parse(tmp_path, "--device", device)
 
 
 def test_the_context_is_bounded_by_model_and_cache(tmp_path: Path) -> None:
@@ -56,6 +64,7 @@ def test_the_context_is_bounded_by_model_and_cache(tmp_path: Path) -> None:
         ("--max-model-len", "1"),
         ("--max-body-bytes", "0"),
         ("--port", "-1"),
+        ("--port", "65536"),
         ("--drain-seconds", "-1"),
         ("--drain-seconds", "nan"),
         ("--health-deadline", "0"),

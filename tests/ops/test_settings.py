@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import pytest
 from gateway.config import SETTINGS, SettingError, read
 from gateway.config.__main__ import table
 from gateway.config.parse import database_url
+from inference.config import WorkerConfig
+from inference.options import flag
+from inference.options import table as option_table
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +44,11 @@ MALFORMED = [
     ("LORAPLEX_KEY_PEPPERS", "1:abcd"),
     ("LORAPLEX_KEY_PEPPERS", f"1:{'ab' * 16},1:{'cd' * 16}"),
     ("LORAPLEX_MAX_BODY_BYTES", "4M"),
+    ("LORAPLEX_WORKER_OPTIONS", "--weights int4"),
+    ("LORAPLEX_WORKER_OPTIONS", "--no-such-option"),
+    ("LORAPLEX_WORKER_OPTIONS", "--slots -1"),
+    ("LORAPLEX_WORKER_OPTIONS", "--port 8100"),
+    ("LORAPLEX_WORKER_OPTIONS", "--weights 'int8"),
 ]
 
 
@@ -68,9 +77,48 @@ def test_a_database_url_becomes_what_libpq_reads():
     assert found == "user=me password=p@ss dbname=lora host=db.example port=5433 sslmode=require"
 
 
+def test_the_documented_options_are_the_workers():
+    text = (PROJECT / "docs" / "worker.md").read_text()
+    assert text.endswith(f"\n\n{option_table(WorkerConfig)}\n"), "run: python -m inference.config, and paste it"
+
+
 def test_the_documented_list_is_the_registry():
     text = (PROJECT / "docs" / "settings.md").read_text()
     assert text.endswith(f"\n\n{table()}\n"), "run: python -m gateway.config, and paste it into docs/settings.md"
+
+
+def test_any_option_of_the_worker_reaches_it(tmp_path):
+    """As a worker that was started with it would read it."""
+    code = (
+        "import django.conf, pathlib, gateway.installation as i; p = pathlib.Path;"
+        "print(*i.worker_command(p('m'), 81, ['--speculate=3'])[3:], sep='\\n')"
+    )
+    env = os.environ | {
+        "LORAPLEX_DATA_DIR": str(tmp_path / "var"),
+        "DJANGO_SETTINGS_MODULE": "gateway.settings",
+        "LORAPLEX_WORKER_SLOTS": "2",
+        "LORAPLEX_WORKER_OPTIONS": f"--weights int8 --speculate 4 --open-metrics --adapter-root '{tmp_path}'",
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    (tmp_path / "config.json").write_text("{}")
+    config = WorkerConfig.parse([*done.stdout.split("\n")[:-1], "--model", str(tmp_path)])
+    assert (config.weights, config.speculate, config.slots, config.port) == ("int8", 3, 2, 81)
+    assert (config.open_metrics, config.adapter_root) == (True, (tmp_path,))
+
+
+def test_worker_takes_every_option_of_a_worker(tmp_path):
+    shown = _manage("worker", "--help", LORAPLEX_DATA_DIR=str(tmp_path)).stdout
+    missing = [flag(each) for each in fields(WorkerConfig) if flag(each) not in shown]
+    assert missing == ["--adapter-store", "--grant-key"], "which the installation gives"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(("--port", "99999"), "--port must be at most 65535"), (("--slots=-1",), "--slots must be at least 0")],
+)
+def test_worker_names_what_is_out_of_range(options, says, tmp_path):
+    done = _manage("worker", *options, LORAPLEX_DATA_DIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, f"CommandError: {says}\n")
 
 
 def _manage(*arguments, cwd=PROJECT, **environ):

@@ -5,13 +5,23 @@ The sentence starts with the setting's name: "PORT must be a number from 1 to 65
 
 from __future__ import annotations
 
+import argparse
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from inference import options
+from inference.config import WorkerConfig
+from inference.errors import ConfigError
+
+OURS = ("model", "adapter_store", "grant_key", "json")
+"""Options of a worker that the installation gives it."""
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
@@ -124,3 +134,24 @@ def peppers(value: str) -> dict[int, bytes]:
             raise ValueError(f"{shape}; version {version} is given twice")
         found[version] = bytes.fromhex(match[2])
     return found
+
+
+class _Options(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:  # argparse would exit
+        raise ValueError(f"must be options of a worker (docs/worker.md lists them): {message.rstrip('.')}")
+
+
+def worker_options(value: str) -> tuple[str, ...]:
+    """``--weights int8 --speculate 4``, quoted as for a shell, as arguments of a worker on this machine."""
+    parser = _Options(add_help=False, allow_abbrev=False)
+    options.add_options(parser, WorkerConfig, without=(*OURS, "host", "port"), only_given=True)
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"must be quoted as for a shell: {str(error).rstrip('.')}") from None
+    given = vars(parser.parse_args(words))
+    try:
+        options.check_ranges(WorkerConfig, given)
+    except ConfigError as error:
+        parser.error(str(error))
+    return tuple(options.arguments(WorkerConfig, given))

@@ -129,6 +129,12 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "Longest sequence the worker takes, tokens. Default: the model's context.",
     ),
+    Setting(
+        "LORAPLEX_WORKER_OPTIONS",
+        parse.worker_options,
+        (),
+        "Any other options of the worker, such as `--weights int8 --speculate 4`; docs/worker.md lists them.",
+    ),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
