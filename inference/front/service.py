@@ -97,7 +97,12 @@ class Service:
         )
         params = sampling_params(body, self._max_tokens(body, grant, len(prompt)), self.link.ready.vocab_size)
         if body.tools is not None and body.tools.forced:
-            params = replace(params, constraint=body.tools.constraint(self.renderer.tool_style.arguments_key))
+            params = replace(
+                params,
+                constraint=body.tools.constraint(self.renderer.tool_style.arguments_key),
+                stop=(),  # nothing but the call is written, and its end is known: a stop would only cut it
+                stop_token_ids=(),
+            )
         check_scores(body, len(prompt))
         if self.draining:
             raise ApiError(503, "The worker is shutting down", "draining", retry_after=1)

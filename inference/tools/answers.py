@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class ToolAnswers:
-    """Finds the calls in each choice. An answer that calls something ends with ``tool_calls`` instead of ``stop``."""
+    """Finds the calls in each choice. An answer that calls something ends with ``tool_calls`` instead of ``stop``, if
+    the arguments are whole: a client parses them then.
+    """
 
     def __init__(self, use: ToolUse, style: ToolStyle) -> None:
         self._use, self._style = use, style
@@ -51,7 +53,7 @@ class ToolAnswers:
             elif isinstance(event, CallPart):
                 calls[-1]["function"]["arguments"] += event.arguments
         if not calls:
-            return {"content": content}, finish
+            return {"content": None if self._use.forced and not content else content}, finish
         return {"content": content if content.strip() else None, "tool_calls": calls}, finish
 
     def _events(self, delta: Delta) -> tuple[list[Event], str | None]:
@@ -63,5 +65,5 @@ class ToolAnswers:
         if delta.finish_reason is None:
             return events, None
         events += parser.finish()
-        calls = parser.calls and delta.finish_reason == "stop"
-        return events, "tool_calls" if calls else delta.finish_reason
+        called = parser.complete and delta.finish_reason == "stop"
+        return events, "tool_calls" if called else delta.finish_reason

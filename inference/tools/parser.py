@@ -53,11 +53,16 @@ class CallParser:
             r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\S)'
         )
         self._held = ""
-        self._in_call = begun
+        self._in_call = self._forced = begun
         self._value: _Value | None = None
         self._named = named if begun else None
         self._starts = not style.opening and not begun  # a call may only be the beginning of the answer
         self.calls = 0
+
+    @property
+    def complete(self) -> bool:
+        """There are calls, and the arguments of each have ended."""
+        return self.calls > 0 and (self._value is None or self._value.ended)
 
     def push(self, text: str) -> list[Event]:
         events: list[Event] = []
@@ -74,6 +79,8 @@ class CallParser:
         held, self._held = self._held, ""
         if not held or self._value is not None:
             return []
+        if self._forced and not self.calls:  # cut within the head: the client asked for a call, this is none
+            return self._whole(held)
         if self._in_call and self._style.opening and not self._style.closing.startswith(held.strip()):
             return self._whole(held) or [self._style.opening + held]
         return [] if self._in_call and not held.strip() else self._whole(held) or [held]

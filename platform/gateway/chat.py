@@ -177,6 +177,8 @@ class Run:
         forced = await self._forced_call()
         if forced is not None:
             sampling["structured_outputs"] = {"json": forced.source}
+            sampling.pop("stop", None)  # nothing but the call is written, and its end is known
+            sampling.pop("stop_token_ids", None)
         job = Job(model.base, model.adapter_digest, prompt, sampling, admitted.grant)
         candidates = await self._services.router.candidates(
             fingerprint=model.fingerprint,

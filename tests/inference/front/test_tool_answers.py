@@ -75,6 +75,34 @@ async def test_a_forced_call_whole_and_streamed(
     assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("choice", ["required", NAMED])
+async def test_stops_do_not_cut_a_forced_call(
+    tiny_worker: TinyWorker, session: aiohttp.ClientSession, choice: Any
+) -> None:
+    """Not even those that every call contains."""
+    body = {**BODY, "tool_choice": choice, "stop": ['"', "{", "}", ":"], "stop_token_ids": list(range(10, 200))}
+    status, answer = await post(session, tiny_worker, CHAT, body, max_input=900)
+    assert status == 200, answer
+    (only,) = answer["choices"]
+    assert only["finish_reason"] == "tool_calls"
+    _check(only["message"]["tool_calls"][0])
+
+
+@pytest.mark.parametrize("most", [1, 3, 6])
+async def test_a_forced_call_cut_in_its_head_is_no_text(
+    tiny_worker: TinyWorker, session: aiohttp.ClientSession, most: int
+) -> None:
+    """The prompt ended with the call's beginning; that is nothing the model said."""
+    body = {**BODY, "tool_choice": "required", "max_tokens": most}
+    _, answer = await post(session, tiny_worker, CHAT, body, max_input=900)
+    (only,) = answer["choices"]
+    assert (only["finish_reason"], only["message"]["content"]) == ("length", None)
+    assert "tool_calls" not in only["message"]
+    _, events = await post(session, tiny_worker, CHAT, {**body, "stream": True}, max_input=900)
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    assert not any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
+
+
 async def test_choices_call_each_for_itself(tiny_worker: TinyWorker, session: aiohttp.ClientSession) -> None:
     body = {**BODY, "tool_choice": "required", "n": 3}
     _, answer = await post(session, tiny_worker, CHAT, body, max_input=900, max_output=600)

@@ -58,6 +58,9 @@ CASES: list[tuple[ToolStyle, dict[str, Any], str, str, list[tuple[str, str]]]] =
     (HERMES, {"begun": True}, '{"name": "f", "arguments": {"a": 1}}', "", [("f", '{"a": 1}')]),
     (HERMES, {"begun": True, "named": "f"}, '{"a": {"b": "}"}}', "", [("f", '{"a": {"b": "}"}}')]),
     (HERMES, {"begun": True, "named": "f"}, "", "", [("f", "")]),
+    (HERMES, {"begun": True}, '{"name": "ge', "", []),
+    (HERMES, {"begun": True}, '{"name": "f", "arguments": {"a', "", [("f", '{"a')]),
+    (LLAMA, {"begun": True}, '{"na', "", []),
     (LLAMA, {}, '{"name": "weather", "parameters": {"city": "Paris"}}', "", [WEATHER]),
     (LLAMA, {}, '\n{"name": "weather", "parameters": {"city": "Paris"}} ', "", [WEATHER]),
     (LLAMA, {}, '{"city": "Paris"}', '{"city": "Paris"}', []),
@@ -89,6 +92,18 @@ def test_arguments_are_streamed_as_they_come() -> None:
     parser = CallParser(HERMES)
     parser.push('<tool_call>\n{"name": "f", "arguments": {"a": "')
     assert parser.push("abc") == [CallPart(0, "abc")]
+
+
+def test_calls_are_complete_once_the_last_ones_arguments_have_ended() -> None:
+    parser = CallParser(HERMES)
+    states = []
+    for piece in ("Hm. ", '<tool_call>{"name": "f", "arguments": {"a": {', "}}", "}</tool_call>", "<tool_call>"):
+        parser.push(piece)
+        states.append(parser.complete)
+    assert states == [False, False, True, True, True]
+    parser.push('{"name": "g", "arguments": {"b": {}')
+    parser.finish()
+    assert not parser.complete
 
 
 def test_ids_are_unlike() -> None:
