@@ -7,9 +7,9 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-from inference.constraints.keywords import check_keywords
 from inference.errors import InvalidRequest
 from inference.protocol import Constraint
+from inference.schema_keywords import check_keywords
 
 MAX_SOURCE = 128 * 1024
 """Most characters of a constraint's source."""

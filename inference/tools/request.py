@@ -10,6 +10,7 @@ from typing import Any
 
 from inference.errors import InvalidRequest
 from inference.protocol import Constraint
+from inference.schema_keywords import check_form, check_keywords
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}\Z")
@@ -75,13 +76,20 @@ def tool_use_of(body: Mapping[str, Any]) -> ToolUse | None:
     if choice == "none":
         return None
     if choice == "required":
-        return ToolUse(use.tools, forced=True)
+        return _enforceable(ToolUse(use.tools, forced=True))
     named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     if not isinstance(named, dict) or set(named) != {"name"} or set(choice) != {"type", "function"}:
         raise InvalidRequest("tool_choice must be none, auto, required or name one function", "tool_choice")
     if named["name"] not in names:
         raise InvalidRequest("tool_choice names a function that is not among tools", "tool_choice")
-    return ToolUse(use.tools, forced=True, named=named["name"])
+    return _enforceable(ToolUse(use.tools, forced=True, named=named["name"]))
+
+
+def _enforceable(use: ToolUse) -> ToolUse:
+    for number, tool in enumerate(use.tools):
+        if use.named in (None, tool["function"]["name"]):
+            check_keywords(_parameters(tool["function"]), _place(number))
+    return use
 
 
 def _check(tool: Any, where: str) -> str:
@@ -100,7 +108,16 @@ def _check(tool: Any, where: str) -> str:
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidRequest(f"{where}.name must be 1 to 64 letters, digits, _, . or -", f"{where}.name")
+    if function.get("parameters"):
+        _check_parameters(function["parameters"], f"{where}.parameters")
     return name
+
+
+def _check_parameters(schema: dict[str, Any], where: str) -> None:
+    """Arguments are always an object: clients parse them as one."""
+    if schema.get("type") != "object":
+        raise InvalidRequest(f"{where} must be a schema of type 'object'", where)
+    check_form(schema, where)
 
 
 def _parameters(function: dict[str, Any]) -> dict[str, Any]:

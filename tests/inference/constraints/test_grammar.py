@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from inference.constraints.grammar import grammar_of
-from inference.constraints.keywords import MAX_DEPTH
 from inference.constraints.vocabulary import Vocabulary
 from inference.errors import ConfigError, InvalidRequest
 from inference.protocol import Constraint
+from inference.schema_keywords import MAX_DEPTH
 from tests.inference.constraints.conftest import VOCAB
 
 

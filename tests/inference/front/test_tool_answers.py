@@ -31,7 +31,8 @@ BODY: dict[str, Any] = {
     "temperature": 1.2,
     "seed": 7,
 }
-IMPOSSIBLE = {"name": "a", "parameters": {"not": {}}}
+IMPOSSIBLE = {"name": "a", "parameters": {"type": "object", "not": {}}}
+IN_FIRST = "tools[0].function.parameters"
 NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
@@ -134,7 +135,7 @@ async def test_history_with_calls(tiny_worker: TinyWorker, session: aiohttp.Clie
     ("fields", "param"),
     [
         ({"tool_choice": "maybe"}, "tool_choice"),
-        ({"tools": [{"type": "function", "function": IMPOSSIBLE}], "tool_choice": "required"}, "tools"),
+        ({"tools": [{"type": "function", "function": IMPOSSIBLE}], "tool_choice": "required"}, IN_FIRST),
         ({"response_format": {"type": "json_object"}}, "tools"),
         ({"tools": [{}]}, "tools[0]"),
         ({"functions": []}, "functions"),

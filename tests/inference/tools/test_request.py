@@ -43,6 +43,50 @@ def test_a_forced_call_keeps_its_references() -> None:
     assert ToolUse((NOW,)).constraint("arguments") is None
 
 
+def _with(parameters: Any, **more: Any) -> dict[str, Any]:
+    return {"tools": [NOW, {"type": "function", "function": {"name": "f", "parameters": parameters}}], **more}
+
+
+NAMED_F = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    "choice", ["auto", "required", "none", NAMED_F, {"type": "function", "function": {"name": "now"}}]
+)
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "array"},
+        {"type": ["object", "null"]},
+        {"properties": {}},
+        {"type": "object", "properties": {"a": {"type": "strin"}}},
+        {"type": "object", "properties": {"a": {"type": ["string", 3]}}},
+        {"type": "object", "properties": {"a": {"anyOf": [{"minLength": "x"}]}}},
+        {"type": "object", "properties": {"a": 5}},
+        {"type": "object", "properties": []},
+        {"type": "object", "required": "a"},
+        {"type": "object", "properties": {"a": {"enum": []}}},
+        {"type": "object", "$defs": {"x": {"minimum": True}}},
+    ],
+)
+def test_parameters_that_are_no_schema_of_an_object_are_refused_whatever_is_called(
+    parameters: Any, choice: Any
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        tool_use_of(_with(parameters, tool_choice=choice))
+    assert caught.value.param == "tools[1].function.parameters"
+
+
+def test_keywords_that_cannot_be_enforced_are_in_the_way_only_where_they_would_have_to_be() -> None:
+    odd = {"type": "object", "properties": {"a": {"not": {}}, "type": {"x-note": 1}}}
+    assert tool_use_of(_with(odd)) is not None
+    assert tool_use_of(_with(odd, tool_choice={"type": "function", "function": {"name": "now"}})) is not None
+    for choice in ("required", NAMED_F):
+        with pytest.raises(InvalidRequest, match="'not' at #/properties/a") as caught:
+            tool_use_of(_with(odd, tool_choice=choice))
+        assert caught.value.param == "tools[1].function.parameters"
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
