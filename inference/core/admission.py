@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from inference.core import victims
 from inference.core.backlog import Backlog
@@ -12,6 +12,7 @@ from inference.core.limits import Limits
 from inference.core.prefix_cache import PrefixCache
 from inference.core.residency import Residency
 from inference.core.sequence import Sequence, State
+from inference.core.victims import Holdings
 from inference.core.waiting import WaitingQueue
 
 
@@ -41,11 +42,17 @@ class Admission:
     def admit(self, now: float) -> list[Sequence]:
         """Take in who waits, in turn; those of them that never ran before."""
         started: list[Sequence] = []
-        passed: set[str] = set()  # tenants whose turn it is not after all
-        while (sequence := self._waiting.next(self._fairness, passed)) is not None:
-            victim = self._place_for(sequence)
+        places: Holdings | None = None
+        hopeful: Collection[str] | None = None
+        self._waiting.call_back()
+        while (sequence := self._waiting.next(hopeful)) is not None:
+            places = places or self._places()
+            victim = sequence if places is None else places.victim(sequence, 1)
+            if places is not None and victim is None:
+                remaining = places.hopeful(sequence)
+                hopeful = hopeful if remaining is None else remaining
             if victim is None or self._is_busy(sequence.tenant):
-                passed.add(sequence.tenant)
+                self._waiting.pass_over(sequence.tenant)
                 continue
             if not self._pin(sequence, now):
                 continue
@@ -53,6 +60,7 @@ class Admission:
                 self._give_way(victim)
             if not self._take_blocks(sequence):
                 break
+            places = None
             self._waiting.remove(sequence, State.RUNNING)
             self._backlog.leave(sequence.tenant)
             self._backlog.admitted(now)
@@ -62,18 +70,11 @@ class Admission:
                 started.append(sequence)
         return started
 
-    def _place_for(self, newcomer: Sequence) -> Sequence | None:
-        """Who leaves the running ones for it: itself if there is a place, ``None`` if it has to wait."""
+    def _places(self) -> Holdings | None:
+        """Who holds the places among the running ones; ``None``: there is a free one."""
         if len(self._running) < self._limits.max_running:
-            return newcomer
-        return victims.for_newcomer(
-            newcomer,
-            self._running,
-            self._fairness,
-            measure=victims.place_of,
-            needed=1,
-            capacity=self._limits.max_running,
-        )
+            return None
+        return Holdings(self._running, self._fairness, victims.place_of, self._limits.max_running)
 
     def _is_busy(self, tenant: str) -> bool:
         """Whether the tenant's admitted prompts fill a step already: more would only hold blocks."""
@@ -105,14 +106,7 @@ class Admission:
         for block in blocks:
             pool.share(block)
         while not pool.fits(owner, needed + (pool.total // 100 if self._running else 0), weight):
-            victim = victims.for_newcomer(
-                sequence,
-                self._running,
-                self._fairness,
-                measure=victims.blocks_of,
-                needed=needed,
-                capacity=pool.total,
-            )
+            victim = Holdings(self._running, self._fairness, victims.blocks_of, pool.total).victim(sequence, needed)
             if victim is None:
                 self._cache.release(blocks)
                 return False

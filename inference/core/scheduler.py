@@ -50,7 +50,7 @@ class Scheduler:
         self.cache = cache
         self.residency = residency
         self.fairness = Fairness()
-        self.waiting = WaitingQueue()
+        self.waiting = WaitingQueue(self.fairness)
         self.running: list[Sequence] = []
         self.preemptions = 0
         self.portions = Portions(limits, self.fairness, cache.pool, cache.block_size)
@@ -241,12 +241,12 @@ class Scheduler:
         """A place in the queue: a free one, or that of a request with less claim to it, which ends."""
         error = self._backlog.full_for(newcomer.tenant)
         if error is not None:
-            leaves = self.waiting.expendable(newcomer, self.fairness, tenant=newcomer.tenant)
+            leaves = self.waiting.expendable(newcomer, tenant=newcomer.tenant)
         else:
             error = self._backlog.full()
             if error is None:
                 return None
-            leaves = self.waiting.expendable(newcomer, self.fairness)
+            leaves = self.waiting.expendable(newcomer)
         if leaves is None:
             raise error
         self._finish(leaves)

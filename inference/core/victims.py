@@ -8,7 +8,7 @@ another. A request that gives way keeps its tokens and, in the prefix cache, wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Seq
 
 from inference.core.fairness import Fairness
@@ -33,45 +33,64 @@ def for_running(running: Seq[Sequence], fairness: Fairness) -> Sequence:
     return _of_the_largest(candidates, held, fairness)
 
 
-def for_newcomer(
-    newcomer: Sequence,
-    running: Seq[Sequence],
-    fairness: Fairness,
-    *,
-    measure: Callable[[Sequence], int],
-    needed: int,
-    capacity: int,
-) -> Sequence | None:
-    """Makes room for a request that waits; ``None``: it has to go on waiting.
+class Holdings:
+    """What the running sequences' tenants hold of what is short; true until somebody starts or stops running.
 
-    A better priority takes from a worse one. Within a priority a tenant takes only up to its share by weight, or what
-    one request needs if it has nothing and was served less, and only from one that holds more than its own share; no
-    request gives way to its like more than :data:`SPARED` times.
-
-    :param measure: what a sequence holds of what is short; ``needed`` of ``capacity`` is what the newcomer asks for.
+    :param measure: what a sequence holds of it, of ``capacity`` altogether.
     """
-    worse = [sequence for sequence in running if sequence.priority > newcomer.priority]
-    held = _held(running, measure)
-    if worse:
-        worst = max(sequence.priority for sequence in worse)
-        return _of_the_largest([sequence for sequence in worse if sequence.priority == worst], held, fairness)
-    over = {tenant for tenant, count in held.items() if count > max(1.0, fairness.share(tenant) * capacity)}
-    if held[newcomer.tenant] + needed > fairness.share(newcomer.tenant) * capacity:
-        if held[newcomer.tenant]:
-            return None
-        committed = fairness.committed(newcomer.tenant)
-        over = {tenant for tenant in over if fairness.committed(tenant) > committed}
-    candidates = [
-        sequence
-        for sequence in running
-        if sequence.tenant in over
-        and sequence.tenant != newcomer.tenant
-        and sequence.priority == newcomer.priority
-        and sequence.preempted < SPARED
-    ]
-    if not candidates or sum(measure(sequence) for sequence in candidates) < needed:
-        return None  # giving way would not be enough
-    return _of_the_largest(candidates, held, fairness)
+
+    def __init__(
+        self, running: Seq[Sequence], fairness: Fairness, measure: Callable[[Sequence], int], capacity: int
+    ) -> None:
+        self._running, self._fairness, self._measure, self._capacity = running, fairness, measure, capacity
+        self._held = held = _held(running, measure)
+        self._worst = max((sequence.priority for sequence in running), default=0)
+        over = {tenant for tenant, count in held.items() if count > max(1.0, fairness.share(tenant) * capacity)}
+        self._ready: dict[int, list[Sequence]] = {}  # by priority: those who may give way to their like
+        for sequence in running:
+            if sequence.tenant in over and sequence.preempted < SPARED:
+                self._ready.setdefault(sequence.priority, []).append(sequence)
+
+    def victim(self, newcomer: Sequence, needed: int) -> Sequence | None:
+        """Makes room for a request that waits; ``None``: it has to go on waiting.
+
+        A better priority takes from a worse one. Within a priority a tenant takes only up to its share by weight, or
+        what one request needs if it has nothing and was served less, and only from one that holds more than its own
+        share; no request gives way to its like more than :data:`SPARED` times.
+        """
+        if self._running and self._worst > newcomer.priority:
+            worst = [sequence for sequence in self._running if sequence.priority == self._worst]
+            return _of_the_largest(worst, self._held, self._fairness)
+        held = self._held[newcomer.tenant]
+        least = -1.0  # what the victim's tenant has to have been served more than
+        if held + needed > self._fairness.share(newcomer.tenant) * self._capacity:
+            if held:
+                return None
+            least = self._fairness.committed(newcomer.tenant)
+        candidates = [
+            sequence
+            for sequence in self._ready.get(newcomer.priority, ())
+            if sequence.tenant != newcomer.tenant and self._fairness.committed(sequence.tenant) > least
+        ]
+        if not candidates or sum(map(self._measure, candidates)) < needed:
+            return None  # giving way would not be enough
+        return _of_the_largest(candidates, self._held, self._fairness)
+
+    def hopeful(self, refused: Sequence) -> Collection[str] | None:
+        """Tenants that may still find a victim for one of what is short when ``refused`` did not; ``None``: any.
+
+        Only those whose turn comes after its own matter. Nobody of a worse priority than its own runs, or it would
+        have been served; so no worse priority will be. Of its own priority
+
+        - nobody will be, if there is nobody left who may give way;
+        - everybody may be, if it was refused for what its tenant holds already, which can happen to as many tenants
+          as run;
+        - otherwise those who may give way were served no more than it was, and hence no more than who comes after it:
+          what is left are tenants whose share entitles them to at least one, no more than there is capacity.
+        """
+        if not self._ready.get(refused.priority):
+            return ()
+        return None if self._held[refused.tenant] else self._fairness.with_share(1 / self._capacity)
 
 
 def _held(running: Iterable[Sequence], measure: Callable[[Sequence], int]) -> Counter[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from inference.core.fairness import Fairness
+from inference.core.ranking import Ranking
 from inference.core.sequence import Sequence, State
 
 
@@ -16,19 +17,30 @@ class WaitingQueue:
     Removal is lazy: a sequence whose state is no longer WAITING is dropped when it comes to the top.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fairness: Fairness) -> None:
+        self._fairness = fairness
         self._heaps: dict[str, list[tuple[int, int, Sequence]]] = {}
         self._live: Counter[str] = Counter()
         self._priorities: Counter[int] = Counter()
+        self._passed: set[str] = set()
+        self._turns = Ranking(self._turn)  # tenants that were not passed over
+        self._crowds = Ranking(lambda tenant: -self._crowd(tenant))
 
     def __len__(self) -> int:
         return self._live.total()
+
+    def __bool__(self) -> bool:
+        return bool(self._live)
 
     def push(self, sequence: Sequence) -> None:
         sequence.state = State.WAITING
         self._live[sequence.tenant] += 1
         self._priorities[sequence.priority] += 1
-        heapq.heappush(self._heaps.setdefault(sequence.tenant, []), (*sequence.order, sequence))
+        heap = self._heaps.setdefault(sequence.tenant, [])
+        heapq.heappush(heap, (*sequence.order, sequence))
+        if heap[0][2] is sequence and sequence.tenant not in self._passed:
+            self._turns.put(sequence.tenant)
+        self._crowds.put(sequence.tenant)
 
     def remove(self, sequence: Sequence, state: State) -> None:
         """Take a waiting sequence out and give it its next state."""
@@ -44,24 +56,34 @@ class WaitingQueue:
             heapq.heappop(heap)
         if not heap:
             del self._heaps[sequence.tenant]
+            self._turns.drop(sequence.tenant)
+            self._crowds.drop(sequence.tenant)
 
-    def next(self, fairness: Fairness, passed: Collection[str] = ()) -> Sequence | None:
-        """Whose turn it is: best priority, then least-served tenant, then first come.
+    def next(self, among: Iterable[str] | None = None) -> Sequence | None:
+        """Whose turn it is: best priority, then least-served tenant, then first come; nobody who was passed over.
 
-        :param passed: tenants that have to wait this time.
+        :param among: only these tenants' requests.
         """
-        best: tuple[int, float, int] | None = None
-        chosen: Sequence | None = None
-        for tenant, heap in self._heaps.items():
-            if tenant in passed:
-                continue
-            priority, arrival, sequence = heap[0]
-            key = (priority, fairness.committed(tenant), arrival)
-            if best is None or key < best:
-                best, chosen = key, sequence
-        return chosen
+        self._catch_up()
+        if among is None:
+            tenant = self._turns.least()
+        else:
+            waiting = [each for each in among if each in self._heaps and each not in self._passed]
+            tenant = min(waiting, key=self._turn, default=None)
+        return None if tenant is None else self._heaps[tenant][0][2]
 
-    def expendable(self, newcomer: Sequence, fairness: Fairness, *, tenant: str | None = None) -> Sequence | None:
+    def pass_over(self, tenant: str) -> None:
+        """The tenant has to wait, until :meth:`call_back`."""
+        self._passed.add(tenant)
+        self._turns.drop(tenant)
+
+    def call_back(self) -> None:
+        """Those who were passed over take part again."""
+        for tenant in self._passed & self._heaps.keys():
+            self._turns.put(tenant)
+        self._passed.clear()
+
+    def expendable(self, newcomer: Sequence, *, tenant: str | None = None) -> Sequence | None:
         """Who leaves a full queue for ``newcomer``; ``None``: nobody has less claim to a place.
 
         Worse priorities first. Within the newcomer's priority only a tenant that has more waiting for its weight, the
@@ -78,17 +100,29 @@ class WaitingQueue:
             ]
             if found:
                 return max(found, key=lambda sequence: (sequence.priority, sequence.left, sequence.arrival))
-        if tenant is not None or not self._live:
+        self._catch_up()
+        largest = self._crowds.least()
+        if tenant is not None or largest is None or largest == newcomer.tenant:
             return None
-
-        def crowd(name: str, more: int = 0) -> float:
-            return (self._live[name] + more) / fairness.weight(name, newcomer.weight)
-
-        largest = max(self._live, key=crowd)
-        if largest == newcomer.tenant or crowd(largest) <= crowd(newcomer.tenant, 1):
+        if self._crowd(largest) <= self._crowd(newcomer.tenant, 1, newcomer.weight):
             return None
         candidates = [sequence for sequence in self._fresh(largest) if sequence.priority == newcomer.priority]
         return max(candidates, key=lambda sequence: (sequence.left, sequence.arrival), default=None)
+
+    def _turn(self, tenant: str) -> tuple[int, float, int]:
+        priority, arrival, _ = self._heaps[tenant][0]
+        return (priority, self._fairness.committed(tenant), arrival)
+
+    def _crowd(self, tenant: str, more: int = 0, weight: int = 1) -> float:
+        """The tenant's waiting requests and so many more, for its weight; ``weight`` if it has none yet."""
+        return (self._live[tenant] + more) / self._fairness.weight(tenant, weight)
+
+    def _catch_up(self) -> None:
+        for tenant in self._fairness.lowered & self._heaps.keys():
+            self._crowds.put(tenant)
+            if tenant not in self._passed:
+                self._turns.put(tenant)
+        self._fairness.lowered.clear()
 
     def _fresh(self, tenant: str) -> list[Sequence]:
         """The tenant's waiting requests that have never run."""
