@@ -64,7 +64,10 @@ def test_one_that_does_not_answer_is_registered_with_a_warning(base: BaseModel) 
     out, warning = StringIO(), StringIO()
     call_command("register_worker", name="w", url="http://127.0.0.1:1", model="m", stdout=out, stderr=warning)
     assert "registered" in out.getvalue()
-    assert "http://127.0.0.1:1 does not serve now: The worker cannot be reached" in warning.getvalue()
+    assert (
+        "http://127.0.0.1:1 does not serve now, and gets no requests until it does: The worker cannot be reached"
+        in warning.getvalue()
+    )
 
 
 def test_registers_once_and_updates(base: BaseModel) -> None:
