@@ -149,7 +149,8 @@ class SamplingParams:
     :param stop: strings that end the text; never part of it.
     :param stop_token_ids: tokens that end the text, beside the model's own end tokens.
     :param ignore_eos: the model's own end tokens do not stop the request.
-    :param min_tokens: end tokens cannot be chosen before this many tokens.
+    :param min_tokens: end tokens cannot be chosen before this many tokens, and stop strings end nothing until there is
+        one more.
     :param logprobs: report each generated token's log-probability, with this many of the most likely beside it;
         ``None`` reports nothing.
     :param prompt_logprobs: the same for the prompt's tokens from the second on.

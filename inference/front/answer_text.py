@@ -30,14 +30,18 @@ class AnswerText:
     """Detokenises, looks for stop strings, and lets log-probabilities go with the text that they belong to.
 
     :param stops: strings that end the text.
+    :param min_tokens: no stop string ends it with fewer tokens, nor with just as many.
     :param logprobs: whether each token comes with one.
     """
 
-    def __init__(self, renderer: PromptRenderer, stops: Sequence[str], *, logprobs: bool) -> None:
+    def __init__(
+        self, renderer: PromptRenderer, stops: Sequence[str], *, min_tokens: int = 0, logprobs: bool = False
+    ) -> None:
         self._detokenizer = Detokenizer(renderer)
         self._stop_text = StopText(stops) if stops else None
         self._logprobs = logprobs
         self._tokens = renderer.token_bytes
+        self._must = min_tokens
         self._length = 0  # characters so far, held back ones included
         self._given = 0
         self._held: list[tuple[int, TokenLogprob]] = []
@@ -50,6 +54,7 @@ class AnswerText:
         pieces: list[str] = []
         for count, token in enumerate(tokens, start=1):
             known = self._detokenizer.push([token])
+            self._must -= 1
             if self._logprobs:
                 self._held.append((self._length + self._tokens.begins(token, known), logprobs[count - 1]))
             piece, stopped = self._until_stop(known)
@@ -67,7 +72,7 @@ class AnswerText:
 
     def _until_stop(self, text: str) -> tuple[str, bool]:
         self._length += len(text)
-        return (text, False) if self._stop_text is None else self._stop_text.push(text)
+        return (text, False) if self._stop_text is None else self._stop_text.push(text, may_end=self._must < 0)
 
     def _piece(self, pieces: list[str], tokens: Sequence[int], *, stopped: bool = False, last: bool = False) -> Piece:
         text = "".join(pieces)

@@ -39,7 +39,9 @@ class Generation:
         self._request_id = submit.request_id
         self._prompt_tokens = len(submit.prompt) if counts_prompt else 0
         self._counts_prompt, self._scores_only = counts_prompt, scores_only
-        self._text = AnswerText(renderer, params.stop, logprobs=params.logprobs is not None)
+        self._text = AnswerText(
+            renderer, params.stop, min_tokens=params.min_tokens, logprobs=params.logprobs is not None
+        )
         self._scores_prompt = params.prompt_logprobs is not None
         self._began = False
         self._completion_tokens = 0
