@@ -42,7 +42,12 @@ def work(of: Callable[[], object]) -> int:
 
 def crowd(tenants: int, *, running: int = 16, weights: bool = False) -> Engine:
     """One tenant holds most places; of the others, each with one request, a few have run and the rest wait."""
-    limits = {"max_running": running, "token_budget": 512, "max_waiting": 10_000, "max_waiting_per_tenant": 1000}
+    limits: dict[str, Any] = {
+        "max_running": running,
+        "token_budget": 512,
+        "max_waiting": 10_000,
+        "max_waiting_per_tenant": 1000,
+    }
     engine = Engine(FakeRunner(num_blocks=20_000, eos=None), **limits)
     for number in range(running):
         engine.add(f"early{number}", [1, 2, 3], 60, tenant="early" if number % 2 else f"early{number}")
