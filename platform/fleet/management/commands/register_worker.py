@@ -55,7 +55,7 @@ class Command(BaseCommand):
         worker.save()
         if problem is not None:
             self.stderr.write(
-                f"Warning: {worker.url} does not serve now: {problem}. It gets no requests until it does."
+                f"Warning: {worker.url} does not serve now, and gets no requests until it does: {problem}."
             )
         if options["json"]:
             report = {
