@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS, ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from tenants.management.command import add_subject, find_key, find_member, find_tenant, subject
-from tenants.models import Adapter, ApiKey, BaseModel, Limits, Member, Tenant
+from tenants.models import Adapter, ApiKey, BaseModel, Limits, Member, Plan, Tenant
 from tenants.models.limits import MOST
 
 _SMALL = 2**31 - 1
@@ -84,7 +84,7 @@ def _value_of(name: str) -> Callable[[str], int | None]:
         try:
             value = int(text)
         except ValueError:
-            raise ArgumentTypeError(f"invalid limit value: {text!r}") from None
+            raise ArgumentTypeError(f"has to be a whole number, or none; not {text!r}") from None
         if not least <= value <= most:
             raise ArgumentTypeError(f"has to be between {least} and {most}, or none")
         return value
@@ -99,7 +99,10 @@ def restrict(holder: Member | ApiKey, tenant: Tenant, names: str) -> list[str]:
         return ["only_models", "only_adapters"]
     bases: list[int] = []
     adapters: list[int] = []
-    for name in filter(None, (part.strip() for part in names.split(","))):
+    wanted = [part.strip() for part in names.split(",") if part.strip()]
+    if not wanted:
+        raise CommandError("--models names no model; say all to lift the restriction.")
+    for name in wanted:
         owner, slash, short = name.partition("/")
         found: Any
         if slash:
@@ -111,10 +114,32 @@ def restrict(holder: Member | ApiKey, tenant: Tenant, names: str) -> list[str]:
             usable = found and found.allowances.filter(tenant=tenant).exists()
             into = bases
         if not usable:
-            raise CommandError(f"{tenant} has no model {name!r}.")
+            raise CommandError(f"{tenant} has no model {name!r}; to lift the restriction say --models all.")
         into.append(found.pk)
     holder.only_models, holder.only_adapters = bases, adapters
     return ["only_models", "only_adapters"]
+
+
+def restriction(holder: Member | ApiKey) -> list[str] | None:
+    """Names of the models that the holder is restricted to; ``None``: not restricted.
+
+    A model whose row is gone has no name and is left out: nobody can use it.
+    """
+    if holder.only_models is None and holder.only_adapters is None:
+        return None
+    bases = BaseModel.objects.filter(pk__in=holder.only_models or ()).values_list("name", flat=True)
+    adapters = Adapter.objects.unscoped().filter(pk__in=holder.only_adapters or ()).select_related("tenant")
+    return sorted(bases) + sorted(str(adapter) for adapter in adapters)
+
+
+def check_budgets(row: Tenant | Member | ApiKey | Plan, changed: Iterable[str]) -> None:
+    """Raises ``CommandError`` where a change leaves a soft budget that the hard one keeps from being reached."""
+    limits = row.effective_limits() if isinstance(row, Tenant) else row.own_limits()
+    soft, hard = limits["budget_soft"], limits["budget_hard"]
+    if {"budget_soft", "budget_hard", "plan"}.isdisjoint(changed) or soft is None or hard is None:
+        return
+    if soft > hard:
+        raise CommandError(f"--budget-soft would be {soft}: above --budget-hard, {hard}, it is never reached.")
 
 
 def describe_limits(limits: dict[str, int | None], own: dict[str, int | None], elsewhere: str) -> list[str]:

@@ -106,6 +106,16 @@ def test_limits_of_keys_members_and_plans(world: Any) -> None:
     assert (done["subject"], done["limits"]["tokens_per_day"]) == (f"key:{actor.key.pk}", 100)
     actor.key.refresh_from_db()
     assert (len(actor.key.only_models), len(actor.key.only_adapters)) == (1, 1)
+    assert done["only_models"] == ["llama-tiny", "acme/pirate"]
+    shown = run("show_limits", "acme", "--key", public_id)
+    assert (shown["key"], shown["member"]) == (public_id, username)
+    assert shown["restrictions"] == {"member": None, "key": ["llama-tiny", "acme/pirate"]}
+    words = load_command_class("tenants", "show_limits").describe(shown)
+    assert f"key {public_id} may use only llama-tiny, acme/pirate." in words
+    assert f"\nkey {public_id} " in words, "and its limits are under the same name"
+    for names, says in (("", "names no model"), (" , ", "names no model"), ("none", "--models all")):
+        with pytest.raises(CommandError, match=says):
+            call_command("set_limits", "acme", "--key", public_id, "--models", names)
     run("set_limits", "acme", "--key", public_id, "--models", "all")
     actor.key.refresh_from_db()
     assert actor.key.only_models is None
@@ -244,12 +254,15 @@ def test_usage_and_reap(world: Any) -> None:
         (("revoke_key", "nothing"), "no such key"),
         (("set_limits", "acme"), "--requests-per-minute"),
         (("set_limits", "acme", "--max-concurrent", "0"), "between 1 and"),
-        (("set_limits", "acme", "--max-concurrent", "many"), "invalid limit value"),
+        (("set_limits", "acme", "--max-concurrent", "many"), "a whole number, or none; not 'many'"),
         (("set_limits", "acme", "--key", "nothing", "--max-concurrent", "1"), "no such key"),
         (("set_limits", "acme", "--member", "nobody", "--max-concurrent", "1"), "no member 'nobody'"),
         (("set_limits", "acme", "--models", "all"), "allow_model"),
         (("set_limits", "acme", "--tokens-per-day", str(2**63)), "between 1 and"),
-        (("set_plan", "Bad Name"), "name"),
+        (("set_plan", "Bad Name"), "letters, digits, hyphens and underscores, unlike 'Bad Name'"),
+        (("set_plan", "small", "--budget-soft", "2", "--budget-hard", "1"), "--budget-soft would be 2"),
+        (("set_limits", "acme", "--budget-soft", "2", "--budget-hard", "1"), "--budget-soft would be 2"),
+        (("budget", "acme", "--budget-soft", "2", "--budget-hard", "1"), "--budget-soft would be 2"),
         (("set_price", "llama-tiny", "--input", "-1", "--output", "1"), "--input"),
         (("set_price", "llama-tiny", "--input", "1", "--cached-input", "2", "--output", "1"), "--cached-input"),
         (("set_price", "llama-tiny", "--input", "1", "--output", "1", "--from", "yesterday"), "zone"),
@@ -260,8 +273,9 @@ def test_usage_and_reap(world: Any) -> None:
         (("reconcile", "--tenant", "nobody"), "no tenant"),
         (("allow_adapter", "--tenant", "acme", "--adapter", "x"), "owner/name"),
         (("allow_model", "--tenant", "acme", "--model", "gpt"), "llama-tiny"),
-        (("add_adapter", "--tenant", "acme", "--name", "x", "--path", "/nowhere"), "directory"),
-        (("register_model", "--directory", "/nowhere"), "not a registered model"),
+        (("add_adapter", "--tenant", "acme", "--name", "x", "--path", "/nowhere"), "--path /nowhere"),
+        (("register_model", "--directory", "/nowhere"), "--directory /nowhere does not exist"),
+        (("register_model", "--directory", "/"), "python -m inference.model_store / "),
         (("usage", "acme", "--days", "-1"), "--days"),
     ],
 )

@@ -27,6 +27,8 @@ class Command(JsonCommand):
         parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for it (default: %(default)s)")
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
+        if not options["path"].is_dir():
+            raise CommandError(f"--path {options['path']} is no directory that can be read.")
         version = intake.receive(
             tenant=find_tenant(options["tenant"]),
             name=options["name"],

@@ -29,6 +29,7 @@ class Command(JsonCommand):
         if changes:
             for name, value in changes.items():
                 setattr(bound.row, name, value)
+            bounds.check_budgets(bound.row, changes)
             bound.row.save(update_fields=list(changes))
         rows = {row["subject"]: row for row in standing(bound.tenant, bound.member, bound.key)}
         row = rows.get(bound.subject, {"limits": {}, "month_cost": 0, "held_cost": 0})

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandParser
 
 from inference.base_shapes import BaseShapes
@@ -27,6 +28,8 @@ class Command(JsonCommand):
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         directory = options["directory"].resolve()
         name = options["name"] or directory.name
+        if not (directory / "fingerprint").is_file():
+            raise NotConfigured(_unconverted(options["directory"], name))
         fingerprint = fingerprint_of(directory)
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         BaseShapes.from_config(config)
@@ -53,6 +56,17 @@ class Command(JsonCommand):
     def describe(self, result: dict[str, Any]) -> str:
         what = "Registered" if result["created"] else "Updated"
         return f"{what} {result['model']}: context {result['context_length']}, fingerprint {result['fingerprint']}."
+
+
+def _unconverted(directory: Path, name: str) -> str:
+    """What to do with a directory that is none of the model store's."""
+    if not directory.exists():
+        return f"--directory {directory} does not exist."
+    out = settings.MODEL_STORE / name
+    return (
+        f"--directory {directory} is not a registered model: it holds no fingerprint. "
+        f"Convert it with `python -m inference.model_store {directory} {out}` and give {out}."
+    )
 
 
 def _context_length(config: dict[str, Any], wanted: int | None) -> int:

@@ -40,6 +40,7 @@ class Command(JsonCommand):
             fields += bounds.restrict(row, bound.tenant, options["models"])
         if not fields:
             raise CommandError(f"Say at least one of {bounds.flags(Limits.NAMES)}, --plan, --models.")
+        bounds.check_budgets(row, fields)
         row.save(update_fields=fields)
         own = row.own_limits()
         limits = row.effective_limits() if isinstance(row, Tenant) else own
@@ -50,9 +51,13 @@ class Command(JsonCommand):
             "plan": bound.tenant.plan.name,
             "limits": limits,
             "own": own,
+            "only_models": None if isinstance(row, Tenant) else bounds.restriction(row),
         }
 
     def describe(self, result: dict[str, Any]) -> str:
         elsewhere = "plan" if result["subject"] == "tenant" else "the tenant's hold"
         head = f"{result['name']}, on plan {result['plan']}:"
-        return "\n".join([head, *bounds.describe_limits(result["limits"], result["own"], elsewhere)])
+        lines = [head, *bounds.describe_limits(result["limits"], result["own"], elsewhere)]
+        if result["only_models"] is not None:
+            lines.append(f"  only these models: {', '.join(result['only_models']) or 'none'}")
+        return "\n".join(lines)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from tenants.management import bounds
 from tenants.management.command import JsonCommand, add_subject, subject
@@ -15,7 +16,7 @@ class Command(JsonCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        add_subject(parser, "plan", "its name: letters, digits, hyphens")
+        add_subject(parser, "plan", "its name: letters, digits, hyphens, underscores")
         bounds.add_limits(parser)
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -23,8 +24,12 @@ class Command(JsonCommand):
         plan = Plan.objects.filter(name=name).first()
         created = plan is None
         plan = plan or Plan(name=name)
-        for limit, value in bounds.given_limits(options).items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", name):
+            raise CommandError(f"A plan's name has 1 to 63 letters, digits, hyphens and underscores, unlike {name!r}.")
+        changes = bounds.given_limits(options)
+        for limit, value in changes.items():
             setattr(plan, limit, value)
+        bounds.check_budgets(plan, changes)
         plan.full_clean()
         plan.save()
         return {"plan": name, "created": created, "limits": plan.own_limits(), "tenants": plan.tenants.count()}

@@ -10,7 +10,10 @@ from tenants.standing import standing
 
 
 class Command(JsonCommand):
-    help = "What limits are in force for a tenant, a key or a member, and how much of each is used and left now."
+    help = (
+        "What limits are in force for a tenant, a key or a member, how much of each is used and left now, and which "
+        "models a key or a member is restricted to."
+    )
     example = "manage.py show_limits acme --key 5kQz81LmNb0c"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -21,15 +24,30 @@ class Command(JsonCommand):
         bound = bounds.bound(options)
         member = bound.member or (bound.key.member if bound.key is not None else None)
         subjects = standing(bound.tenant, member, bound.key)
-        return {"tenant": bound.tenant.slug, "plan": bound.tenant.plan.name, "subjects": subjects}
+        return {
+            "tenant": bound.tenant.slug,
+            "plan": bound.tenant.plan.name,
+            "key": bound.key.public_id if bound.key is not None else None,
+            "member": str(member.user) if member is not None else None,
+            "subjects": subjects,
+            "restrictions": {
+                name: bounds.restriction(holder)
+                for name, holder in (("member", member), ("key", bound.key))
+                if holder is not None
+            },
+        }
 
     def describe(self, result: dict[str, Any]) -> str:
         lines = []
         for subject in result["subjects"]:
-            whose = result["tenant"] if subject["subject"] == "tenant" else subject["subject"]
+            kind = subject["subject"].partition(":")[0]
+            whose = result["tenant"] if kind == "tenant" else f"{kind} {result[kind]}"
             lines.append(f"{whose:<24} {'limit':>16} {'used':>16} {'left':>16}")
             for name, at in subject["limits"].items():
                 lines.append(f"  {name:<22} {at['limit']:>16} {at.get('used', ''):>16} {at.get('left', ''):>16}")
             if not subject["limits"]:
                 lines.append("  no limits")
+        for kind, models in result["restrictions"].items():
+            only = "all models of the tenant" if models is None else f"only {', '.join(models) or 'no model'}"
+            lines.append(f"{kind} {result[kind]} may use {only}.")
         return "\n".join(lines)
