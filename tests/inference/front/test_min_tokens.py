@@ -14,7 +14,8 @@ async def test_min_tokens_hold_stop_strings_back(tiny_worker: TinyWorker, sessio
     text = free["choices"][0]["text"]
     early = {**body, "stop": [text[:1]]}
     _, answer = await post(session, tiny_worker, COMPLETIONS, early)
-    assert (answer["choices"][0]["text"], answer["usage"]["completion_tokens"]) == ("", 1)
+    assert answer["choices"][0]["text"] == ""
+    assert answer["usage"]["completion_tokens"] < 4
     for least in (4, 12):
         _, answer = await post(session, tiny_worker, COMPLETIONS, {**early, "min_tokens": least})
         (choice,) = answer["choices"]
