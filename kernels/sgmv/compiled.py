@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from cpujit import Kernel, float32s, int64s, next_item
+from cpujit import Kernel, float32s, int64s, next_item, own_place
 from sgmv.plan import MOST_ROWS
 
 # What the loop gets, an int64 each; from INPUTS on it belongs to the site and seldom changes.
-COUNTER, Y, Y_STRIDE, X, X_STRIDE, ITEMS, NUM_ITEMS, ROWS = range(8)
-INPUTS, SLICES, NUM_SLICES, TABLE, SCALING, NUM_SLOTS, MAX_RANK = range(8, 15)
-NUM_ARGUMENTS = 15
+COUNTER, Y, Y_STRIDE, X, X_STRIDE, ITEMS, NUM_ITEMS, ROWS, SCRATCH = range(9)
+INPUTS, SLICES, NUM_SLICES, TABLE, SCALING, NUM_SLOTS, MAX_RANK = range(9, 16)
+NUM_ARGUMENTS = 16
 
 # Columns of y that one pass of expand handles: 8 rows of B, 8 KB, stay in the nearest cache for all rows of an item.
 _COLUMNS = 256
@@ -108,7 +108,10 @@ def _sgmv(arguments: Any) -> None:
     table = int64s(given[TABLE], (given[NUM_SLOTS], num_slices, 3))
     factors = float32s(given[SCALING], (given[NUM_SLOTS], num_slices))
     items = int64s(given[ITEMS], (given[NUM_ITEMS], 3))
-    scratch = np.empty((MOST_ROWS, given[MAX_RANK]), np.float32)
+    place = own_place(given[SCRATCH])
+    if place == 0:
+        return
+    scratch = float32s(place, (MOST_ROWS, given[MAX_RANK]))
     x, y = (given[X], given[X_STRIDE]), (given[Y], given[Y_STRIDE])
     while True:
         item = next_item(arguments)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpujit import num_threads, run
+from cpujit import num_threads, run, scratch
 from sgmv import compiled
 from sgmv.operands import Operands
-from sgmv.plan import Plan
+from sgmv.plan import MOST_ROWS, Plan
 from sgmv.torch_site import TorchSite
 from sgmv.weights import SlotWeights, check_tensors
 
@@ -35,6 +35,7 @@ class CpuSite(TorchSite):
         self._arguments[compiled.NUM_SLICES] = len(self.slices)
         self._table = np.zeros((0, len(self.slices), 3), np.int64)
         self._scaling = np.zeros((0, len(self.slices)), np.float32)
+        self._max_rank = 0
 
     def set(self, slot: int, weights: SlotWeights) -> None:
         super().set(slot, weights)
@@ -53,19 +54,19 @@ class CpuSite(TorchSite):
         if not self._operands or not plan.active:
             return
         work = plan.work
-        _CALL.pack_into(
-            self._call,
-            0,
-            *(0, y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0), work.items, work.count, work.rows),
-        )
-        run(self._loop, self._address, min(num_threads(), work.count))
+        threads = min(num_threads(), work.count)
+        tensors = (y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0))
+        places = scratch(4 * MOST_ROWS * self._max_rank, threads)
+        _CALL.pack_into(self._call, 0, 0, *tensors, work.items, work.count, work.rows, places)
+        run(self._loop, self._address, threads)
 
     def _enter(self, slot: int, operands: Operands) -> None:
         for index, (a, b, scaling) in enumerate(zip(operands.a, operands.b, operands.scaling, strict=True)):
             if a is not None and b is not None:
                 self._table[slot, index] = a.data_ptr(), b.data_ptr(), len(a)
                 self._scaling[slot, index] = scaling
-        self._arguments[compiled.MAX_RANK] = self._table[:, :, 2].max()
+        self._max_rank = int(self._table[:, :, 2].max())
+        self._arguments[compiled.MAX_RANK] = self._max_rank
 
     def _resize(self, slots: int) -> None:
         table = np.zeros((slots, len(self.slices), 3), np.int64)

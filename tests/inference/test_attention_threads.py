@@ -30,7 +30,7 @@ plain = TorchAttention(**sizes, device=torch.device("cpu"), dtype=torch.float32)
 q, k, v = torch.randn(LENGTH, 9, 64), torch.randn(LENGTH, 3, 64), torch.randn(LENGTH, 3, 64)
 row = Row([0] * LENGTH, 0, list(range(BLOCKS)))
 expected = plain.attend(0, q, k, v, plain.begin([row]))
-for _ in range(20):
+for _ in range(10):
     found = compiled.attend(0, q, k, v, compiled.begin([row]))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 """
@@ -40,9 +40,7 @@ for _ in range(20):
 @pytest.mark.parametrize(
     "allocator",
     [
-        {"MALLOC_ARENA_MAX": "1"},
         {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165"},
-        {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "0"},
         {"MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TRIM_THRESHOLD_": "0"},
     ],
     ids=str,
