@@ -12,6 +12,7 @@ Torch-free, so that the control plane can read a fingerprint::
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -223,11 +224,17 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 2:
-        print("usage: python -m inference.model_store SOURCE OUT", file=sys.stderr)  # noqa: T201
-        return 2
+    parser = argparse.ArgumentParser(
+        prog="python -m inference.model_store",
+        description="Register a base model: check it, and copy or convert it into a directory that workers serve. "
+        "Prints its fingerprint.",
+        epilog="example: python -m inference.model_store ~/downloads/Qwen2.5-0.5B-Instruct var/models/qwen2.5-0.5b",
+    )
+    parser.add_argument("source", type=Path, help="Hugging Face directory of safetensors, or a GGUF file")
+    parser.add_argument("out", type=Path, help="directory to make; its name is what the model is called in requests")
+    options = parser.parse_args(arguments)
     try:
-        print(register(Path(arguments[0]), Path(arguments[1])))  # noqa: T201
+        print(register(options.source, options.out))  # noqa: T201
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1

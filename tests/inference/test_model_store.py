@@ -173,3 +173,12 @@ def test_a_converted_gguf_equals_transformers_own_conversion(tmp_path: Path) -> 
         assert torch.equal(ours(ids).logits, theirs(ids).logits)
     # three spaces stay together before a digit, as in SmolLM2's own tokenizer; each digit is a token
     assert tokenizer.encode("a   12") == [81, 333, 33, 34]
+
+
+def test_the_command_explains_itself_and_fails_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        model_store.main(["--help"])
+    assert caught.value.code == 0
+    assert "example: python -m inference.model_store" in capsys.readouterr().out
+    assert model_store.main([str(tmp_path / "none"), str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'none'}: no such file or directory\n"
