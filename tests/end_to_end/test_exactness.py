@@ -198,12 +198,12 @@ def serve(runner: TorchRunner, requests: list[Request]) -> None:
         # a different order each step: nothing may depend on where in the batch a row lies
         running = running[1:] + running[:1]
         rows = [request.row(24) for request in running]
-        tokens = runner.run(rows)
-        for request, row, token in zip(running, rows, tokens, strict=True):
+        results = runner.run(rows)
+        for request, row, result in zip(running, rows, results, strict=True):
             request.computed += len(row.tokens)
             if row.params is not None:
-                assert token is not None
-                request.output.append(token)
+                assert result is not None
+                request.output += result.tokens
         most = max(most, len(running))
         running = [request for request in running if len(request.output) < request.length]
         step += 1

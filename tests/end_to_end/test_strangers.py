@@ -50,7 +50,7 @@ async def test_a_killed_worker_ends_the_stream_with_an_error_and_one_row(
                 got += (await answer.content.readline()).startswith(b"data: ")
             os.killpg(process.pid, signal.SIGKILL)
             rest = await asyncio.wait_for(answer.text(), 20)
-        events = [line.removeprefix("data: ") for line in rest.split("\n\n") if line.startswith("data: ")]
+        events = [line.removeprefix("data: ") for line in rest.splitlines() if line.startswith("data: ")]
         assert "error" in json.loads(events[-1])
         assert "[DONE]" not in events
         row = house.one_row(acme)
