@@ -20,9 +20,9 @@ class Kernel:
     """Compiles ``body(arguments)``, where ``arguments`` points to int64s: addresses, sizes, a counter.
 
     The machine code is kept on disk beside Python's own compiled files (or in the user's cache directory) and is
-    trusted as those are; where neither can be written, each process compiles for itself, some seconds. It is used again
-    while the source files of the body's folder, and those of this package, are what they were: what a body calls or
-    takes a constant from has to be in one of the two.
+    trusted as those are; where neither can be written, or the disk is full, each process compiles for itself, some
+    seconds. It is used again while the source files of the body's folder, and those of this package, are what they
+    were: what a body calls or takes a constant from has to be in one of the two.
 
     :param contract: let a product and a sum become one instruction. The order of sums stays as written.
     """
@@ -37,13 +37,21 @@ class Kernel:
     @cached_property
     def address(self) -> int:
         """What :func:`cpujit.threads.run` takes; compiled when first asked for."""
-        try:
-            with _kept_in(_directory(Path(self._body.__code__.co_filename).parent)):
-                compiled = cfunc(_SIGNATURE, cache=True, **self._options)(self._body)
-        except RuntimeError:  # no place for a cache
-            compiled = cfunc(_SIGNATURE, **self._options)(self._body)
+        compiled = self._kept() or cfunc(_SIGNATURE, **self._options)(self._body)
         self._compiled = compiled  # holds the code
         return int(compiled.address)
+
+    def _kept(self) -> Any:
+        """Compiled, or read from disk; ``None`` if nothing can be kept there."""
+        try:
+            with _kept_in(_directory(Path(self._body.__code__.co_filename).parent)):
+                return cfunc(_SIGNATURE, cache=True, **self._options)(self._body)
+        except OSError:  # a full disk, a quota, a limit on the size of files, a file of somebody else's
+            return None
+        except RuntimeError as error:
+            if "cannot cache function" not in str(error):
+                raise
+            return None
 
 
 def _directory(sources: Path) -> Path:
@@ -53,8 +61,15 @@ def _directory(sources: Path) -> Path:
         digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     root = sources / "__pycache__"
     if not os.access(root if root.exists() else sources, os.W_OK):
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loraplex"
+        root = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "loraplex"
     return root / f"cpujit-{digest.hexdigest()[:16]}"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # a user without a name, as containers have them
+        raise FileNotFoundError(str(error)) from error
 
 
 @contextmanager
