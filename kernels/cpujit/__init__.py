@@ -5,9 +5,9 @@ for one that the system keeps from running, and a step of a model is hundreds of
 """
 
 from cpujit.kernel import Kernel
-from cpujit.memory import at, float32s, int8s, int32s, int64s, next_item, uint8s
+from cpujit.memory import at, float32s, int8s, int32s, int64s, next_item
 from cpujit.places import own_place, scratch
-from cpujit.threads import num_threads, run, set_num_threads
+from cpujit.threads import num_threads, run
 
 __all__ = [
     "Kernel",
@@ -21,6 +21,4 @@ __all__ = [
     "own_place",
     "run",
     "scratch",
-    "set_num_threads",
-    "uint8s",
 ]

@@ -37,27 +37,13 @@ def at(typing: Any, address: Any, kind: Any) -> Any:
     return pointer(address, kind), generate
 
 
-@njit(inline="always")
-def float32s(address: int, shape: Any) -> Any:
-    """A C-contiguous array over memory; nothing is checked."""
-    return carray(at(address, np.float32), shape)
+def _arrays_of(kind: Any) -> Any:
+    @njit(inline="always")
+    def array(address: int, shape: Any) -> Any:
+        return carray(at(address, kind), shape)
+
+    return array
 
 
-@njit(inline="always")
-def int64s(address: int, shape: Any) -> Any:
-    return carray(at(address, np.int64), shape)
-
-
-@njit(inline="always")
-def int8s(address: int, shape: Any) -> Any:
-    return carray(at(address, np.int8), shape)
-
-
-@njit(inline="always")
-def uint8s(address: int, shape: Any) -> Any:
-    return carray(at(address, np.uint8), shape)
-
-
-@njit(inline="always")
-def int32s(address: int, shape: Any) -> Any:
-    return carray(at(address, np.int32), shape)
+int8s, int32s, int64s, float32s = (_arrays_of(kind) for kind in (np.int8, np.int32, np.int64, np.float32))
+"""``int8s(address, shape)``, …: a C-contiguous array over memory; nothing is checked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import threading
 from collections.abc import Callable
@@ -24,7 +25,9 @@ def run(body: int, arguments: int, threads: int) -> None:
     """Call ``body(arguments)`` on some threads, up to ``threads`` at once, and wait for those that have begun.
 
     The body divides its work by taking items (see :func:`cpujit.memory.next_item`): the caller alone would do all of
-    it, and does where the others are kept from running. Those stay awake between calls that follow each other closely:
+    it, and does where the others are kept from running. More than ``threads`` may take part one after another, and the
+    caller need not be the first: a body must not count who comes to choose its work or memory, except by
+    :func:`cpujit.places.own_place`. The others stay awake between calls that follow each other closely:
     under a microsecond to start and join two. The GIL is free meanwhile. Of two callers at once, one runs alone.
 
     :param body: address of a compiled ``void body(void *)`` (:attr:`cpujit.kernel.Kernel.address`).
@@ -35,17 +38,8 @@ def run(body: int, arguments: int, threads: int) -> None:
 
 
 def num_threads() -> int:
-    """How many :func:`run` is to be given: what :func:`set_num_threads` was, else torch's own number."""
-    return _wanted or torch.get_num_threads()
-
-
-def set_num_threads(count: int) -> None:
-    """Process-wide."""
-    global _wanted  # noqa: PLW0603 like torch's, which it stands beside
-    _wanted = count
-
-
-_wanted = 0
+    """How many :func:`run` is to be given: torch's own number."""
+    return torch.get_num_threads()
 
 
 class _Team:
@@ -91,6 +85,10 @@ class _Team:
 @cache
 def _team() -> _Team:
     return _Team()
+
+
+# A child has none of the threads, but the state of those that were just inside; it makes a team of its own.
+os.register_at_fork(after_in_child=_team.cache_clear)
 
 
 @cache
