@@ -4,8 +4,9 @@ K of a block lies ``[kv_heads, D, block]``, V ``[kv_heads, block, D]``: both are
 (see :mod:`cpujit.tile`), 16 positions of K at a time and 32 columns of V. A task is one KV head of one *item*: either
 one token, whose query heads of that group are the tile's rows, or up to 12 tokens of one row, head by head.
 
-Nothing is read but positions that the row may see, or that come after them in the same chunk of the same row. No
-number depends on how many rows share the step.
+Only the row's own blocks are read, each whole: of positions that a query may not see, the score is thrown away, and V
+gets the weight 0 if it lies in the window's first block or later in the same chunk of the same row, or is not touched.
+No number depends on how many rows share the step.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ class PanelStep:
     items: np.ndarray[Any, np.dtype[np.int64]]
     tables: np.ndarray[Any, np.dtype[np.int64]]
     longest: int
+    num_tokens: int
 
 
 class PanelAttention:
@@ -85,20 +86,30 @@ class PanelAttention:
         items: list[tuple[int, int, int, int]] = []
         tables: list[int] = []
         first = longest = 0
-        for row in rows:
+        for index, row in enumerate(rows):
             count, offset = len(row.tokens), len(tables)
             length = row.start + count
             longest = max(longest, length)
-            tables.extend(row.block_table[: -(-length // self.block_size)])
+            needed = -(-length // self.block_size)
+            tables.extend(row.block_table[:needed])
+            # the loops read by address: beyond a short table lies another row's
+            if len(tables) - offset < needed:
+                given = f"{len(row.block_table)} blocks of {self.block_size}"
+                raise ValueError(f"block_table of row {index}: {given}, for {length} positions")
             for begin in range(0, count, MOST_ROWS):
                 items.append((first + begin, min(MOST_ROWS, count - begin), row.start + begin, offset))
             first += count
         # the longest first: what is left over at the end is then short
         items.sort(key=lambda item: -item[1] * item[2])
-        return PanelStep(np.array(items, np.int64), np.array(tables, np.int64), longest)
+        blocks = np.array(tables, np.int64)
+        if tables and not 0 <= blocks.min() <= blocks.max() < self.num_blocks:
+            raise ValueError(f"block_table: {blocks.min()} … {blocks.max()}, there are {self.num_blocks} blocks")
+        return PanelStep(np.array(items, np.int64), blocks, longest, first)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: AttentionStep) -> Tensor:
         todo = cast("PanelStep", step)
+        if q.shape[0] != todo.num_tokens:
+            raise ValueError(f"q: {q.shape[0]} tokens, the step has {todo.num_tokens}")
         out = q.new_empty(q.shape[0], self._width)
         count = len(todo.items)
         keys, values = self._bases[layer]

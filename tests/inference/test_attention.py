@@ -18,6 +18,8 @@ from inference.core.step import Row
 
 CPU = torch.device("cpu")
 
+pytestmark = pytest.mark.usefixtures("threads")
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -198,3 +200,26 @@ def test_a_rows_bits_depend_on_that_row_alone() -> None:
         found.append(torch.cat(outs))
     assert torch.equal(found[0], found[1])
     assert torch.isfinite(found[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("length", "blocks", "message"),
+    [
+        (16, [], r"block_table of row 1: 0 blocks of 16, for 16 positions"),
+        (17, [3], r"block_table of row 1: 1 blocks of 16, for 17 positions"),
+        (16, [64], r"block_table: 0 … 64, there are 64 blocks"),
+        (16, [-1], r"block_table: -1 … 0, there are 64 blocks"),
+    ],
+)
+def test_a_table_that_leads_elsewhere_is_refused(length: int, blocks: list[int], message: str) -> None:
+    attention = WIDE.make(PanelAttention)
+    with pytest.raises(ValueError, match=message):
+        attention.begin([Row([0] * 5, 0, [0]), Row([0] * length, 0, blocks), Row([0] * 5, 11, [0])])
+
+
+def test_tokens_that_are_not_the_steps_are_refused() -> None:
+    attention = WIDE.make(PanelAttention)
+    begun = attention.begin([Row([0] * 5, 0, [0])])
+    q, k, v = torch.randn(4, 6, 32), torch.randn(4, 2, 32), torch.randn(4, 2, 32)
+    with pytest.raises(ValueError, match="q: 4 tokens, the step has 5"):
+        attention.attend(0, q, k, v, begun)
