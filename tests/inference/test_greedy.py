@@ -7,6 +7,8 @@ import torch
 
 from inference.greedy import most_likely
 
+pytestmark = pytest.mark.usefixtures("threads")
+
 
 @pytest.mark.parametrize("rows", [1, 2, 16, 70])
 @pytest.mark.parametrize("width", [1, 3, 1023, 1024, 1025, 49152])

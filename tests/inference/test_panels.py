@@ -7,7 +7,10 @@ import torch
 
 from inference.models.panels import PanelLinear
 
-pytestmark = pytest.mark.skipif(not PanelLinear.available(), reason="made for AVX-512")
+pytestmark = [
+    pytest.mark.skipif(not PanelLinear.available(), reason="made for AVX-512"),
+    pytest.mark.usefixtures("threads"),
+]
 
 SHAPES = [(32, 1), (960, 576), (576, 1536), (100, 37), (31, 8), (1, 5), (65, 64)]
 

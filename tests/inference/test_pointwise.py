@@ -13,7 +13,10 @@ from inference.models.rope import Rope
 CPU = torch.device("cpu")
 TOKENS = [1, 2, 16, 17, 300]
 
-pytestmark = pytest.mark.skipif(not CompiledPointwise.supports(CPU, torch.float32), reason="made for AVX-512")
+pytestmark = [
+    pytest.mark.skipif(not CompiledPointwise.supports(CPU, torch.float32), reason="made for AVX-512"),
+    pytest.mark.usefixtures("threads"),
+]
 
 
 def config(heads: int, kv_heads: int, dim: int) -> ModelConfig:
