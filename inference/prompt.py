@@ -101,16 +101,6 @@ class PromptRenderer:
         except jinja2.TemplateError as error:
             raise ConfigError(f"{model_dir}: the chat template is not valid: {error}") from error
 
-    def render_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> str:
-        """The conversation as the model's template writes it.
-
-        For reading and for other servers' text prompts. To get token ids use :meth:`encode_chat`: encoding this text
-        would let a message forge control tokens.
-
-        Raises :class:`InvalidRequest` (``param="messages"``) when the template refuses the conversation.
-        """
-        return self._render(_plain_messages(messages), add_generation_prompt)
-
     @cached_property
     def tool_style(self) -> ToolStyle:
         """How the model writes calls, found out by rendering with and without a tool.

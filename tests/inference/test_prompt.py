@@ -37,7 +37,6 @@ def reference(smollm_dir: Path) -> Any:
 @pytest.mark.parametrize("prompt", [True, False])
 def test_equals_transformers(renderer: PromptRenderer, reference: Any, messages: Any, prompt: bool) -> None:
     text = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-    assert renderer.render_chat(messages, add_generation_prompt=prompt) == text
     expected = reference(text, add_special_tokens=False)["input_ids"]
     assert renderer.encode_chat(messages, add_generation_prompt=prompt) == expected
 
