@@ -279,7 +279,7 @@ class Loop:
             resident=self._residency.resident,
             running_adapters=sorted({seq.adapter for seq in scheduler.running if seq.adapter is not None}),
             waiting_adapters=self._residency.wanted,
-            adapter_loads=self._residency.loads,
+            adapter_loads=list(self._residency.loads),
             adapter_load_seconds=self._residency.load_seconds,
             adapter_failures=self._residency.failures,
             adapter_evictions=self._residency.evictions,

@@ -89,9 +89,16 @@ class Ready:
     kv_dtype: str
 
 
+ADAPTER_LOAD_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """State after a step; the counters only ever grow."""
+    """State after a step; the counters only ever grow.
+
+    :param adapter_loads: how many took up to each of :data:`ADAPTER_LOAD_SECONDS` (and no bound below), then how many
+        took longer; ``adapter_load_seconds`` altogether.
+    """
 
     running: int
     waiting: int
@@ -104,7 +111,7 @@ class Stats:
     resident: list[str]
     running_adapters: list[str]
     waiting_adapters: list[str]
-    adapter_loads: int
+    adapter_loads: list[int]
     adapter_load_seconds: float
     adapter_failures: int
     adapter_evictions: int

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from inference.core.messages import ADAPTER_LOAD_SECONDS
 from inference.errors import AdapterNotFound, InferenceError
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,8 @@ class Residency:
 
     Only the core's loop calls it. :param fetch: digest → what the runner loads, once it has been read.
     :param load: puts it into a slot. :param clear: empties one. :param wake: called when a read has ended.
-    :ivar loads: adapters put into a slot, in ``load_seconds`` altogether from first asked for to usable.
+    :ivar loads: adapters put into a slot, by the time from first asked for to usable (as :class:`Stats` counts it);
+        ``load_seconds`` is all of it.
     :ivar failures: reads that failed. :ivar evictions: adapters that made room for another.
     """
 
@@ -75,7 +78,8 @@ class Residency:
         self._free = list(range(num_slots - 1, -1, -1))
         self._residents: dict[str, _Resident] = {}
         self._wanted: dict[str, _Wanted] = {}
-        self.loads = self.failures = self.evictions = 0
+        self.failures = self.evictions = 0
+        self.loads = [0] * (len(ADAPTER_LOAD_SECONDS) + 1)
         self.load_seconds = 0.0
 
     @property
@@ -207,8 +211,9 @@ class Residency:
             # Anything else is our own mistake or the disk's; it still must not take other requests down.
             log.exception("reading the adapter %s failed", entry.digest)
             return self._fail(entry, AdapterNotFound("The adapter cannot be read"), waiters)
-        self.loads += 1
-        self.load_seconds += now - entry.wanted_at
+        seconds = now - entry.wanted_at
+        self.loads[bisect_left(ADAPTER_LOAD_SECONDS, seconds)] += 1
+        self.load_seconds += seconds
         settled = self._settle(entry, waiters, now)
         if entry.unloaded and not entry.pins:
             self._evict(entry)

@@ -95,7 +95,7 @@ class CoreLink:
     ready: Ready
 
     def __init__(self) -> None:
-        self.stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, [], [], [], 0, 0.0, 0, 0)
+        self.stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, [], [], [], [], 0.0, 0, 0)
         self.last_step = self.busy_since = float("-inf")
         self.dead = asyncio.Event()
         self._inboxes: dict[str, TokenInbox] = {}

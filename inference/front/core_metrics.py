@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from inference.core.messages import ADAPTER_LOAD_SECONDS
 from inference.front.core_link import CoreLink
 
 
@@ -49,10 +51,12 @@ class CoreState(Collector):
             counter = CounterMetricFamily(name, text, labels=["model_name"])
             counter.add_metric([self._model], value)
             yield counter
-        loads = SummaryMetricFamily(
+        loads = HistogramMetricFamily(
             "loraplex:adapter_load_seconds", "From an adapter's first request to its slot", labels=["model_name"]
         )
-        loads.add_metric([self._model], count_value=stats.adapter_loads, sum_value=stats.adapter_load_seconds)
+        bounds = [*map(str, ADAPTER_LOAD_SECONDS), "+Inf"]
+        counts = accumulate(stats.adapter_loads or [0] * len(bounds))
+        loads.add_metric([self._model], list(zip(bounds, counts, strict=True)), stats.adapter_load_seconds)
         yield loads
         # vLLM's: how large the cache is, in labels.
         cache = GaugeMetricFamily("vllm:cache_config_info", "The KV cache", labels=["block_size", "num_gpu_blocks"])

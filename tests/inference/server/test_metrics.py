@@ -83,7 +83,7 @@ async def test_names_and_types_are_vllms(start: Start, session: aiohttp.ClientSe
             assert found[name].type == kind, name
     reasons = {sample.labels["finished_reason"] for sample in found["vllm:request_success"].samples}
     assert {"stop", "length", "abort", "error"} <= reasons
-    assert found["loraplex:adapter_load_seconds"].type == "summary"
+    assert found["loraplex:adapter_load_seconds"].type == "histogram"
     assert found["loraplex:build_info"].samples[0].labels["weights"] == "fake"
 
 
@@ -146,6 +146,7 @@ async def test_aborts_and_failures_have_their_reason(start: Start, session: aioh
         assert value(found, "vllm:request_success", "_total", finished_reason=reason) == count, reason
     assert value(found, "loraplex:adapter_load_seconds", "_count") == 1
     assert 0 < value(found, "loraplex:adapter_load_seconds", "_sum") < 5
+    assert value(found, "loraplex:adapter_load_seconds", "_bucket", le="5.0") == 1
     assert value(found, "loraplex:adapter_load_failures", "_total") == 1
     assert value(found, "loraplex:adapters_resident") == 1
 
