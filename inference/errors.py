@@ -7,6 +7,7 @@
     │   └── UnsupportedModel    the architecture, quantisation or option is not implemented; the message names it
     ├── GrantRefused            no valid signed grant, or the request disagrees with it
     ├── InvalidRequest          the request itself is wrong; ``param`` names the field
+    │   └── UnknownField        there is no such field
     ├── AdapterInvalid          the adapter's files are not acceptable; ``field`` names the file, key or tensor
     ├── AdapterNotFound         the content store holds no such digest
     ├── Overloaded              a bounded queue is full; ``retry_after`` in seconds
@@ -35,6 +36,11 @@ class InvalidRequest(InferenceError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class UnknownField(InvalidRequest):
+    def __init__(self, field: str) -> None:
+        super().__init__(f"Unknown field {field}", field)
 
 
 class AdapterInvalid(InferenceError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from inference.errors import InvalidRequest
+from inference.errors import InvalidRequest, UnknownField
 from inference.protocol import Constraint, ConstraintKind
 
 FORMER_NAMES = {
@@ -17,6 +18,7 @@ FORMER_NAMES = {
 }
 """vLLM's names until 0.12, and what they became."""
 
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")  # OpenAI's
 _KINDS: dict[str, ConstraintKind] = {
     "json": "json_schema",
     "regex": "regex",
@@ -53,8 +55,8 @@ def _response_format(value: Any) -> Constraint | None:
     field = f"{field}.json_schema"
     schema = _object(field, value.get("json_schema"))
     _only(field, schema, "name", "schema", "strict", "description")
-    if not isinstance(schema.get("name"), str) or not schema["name"]:
-        raise InvalidRequest(f"{field}.name must be text and not empty", f"{field}.name")
+    if not isinstance(schema.get("name"), str) or not _NAME.match(schema["name"]):
+        raise InvalidRequest(f"{field}.name must be 1 to 64 letters, digits, _ or -", f"{field}.name")
     if not isinstance(schema.get("strict"), bool | None):
         raise InvalidRequest(f"{field}.strict must be true or false", f"{field}.strict")
     return Constraint("json_schema", _written(_object(f"{field}.schema", schema.get("schema"))), f"{field}.schema")
@@ -96,4 +98,4 @@ def _object(field: str, value: Any) -> dict[str, Any]:
 def _only(field: str, value: Mapping[str, Any], *known: str) -> None:
     for name in value:
         if name not in known:
-            raise InvalidRequest(f"Unknown field {field}.{name[:64]}", f"{field}.{name[:64]}")
+            raise UnknownField(f"{field}.{name[:64]}")

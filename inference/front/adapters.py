@@ -15,8 +15,9 @@ from inference.adapter_format import content_digest, store_path
 from inference.errors import AdapterNotFound
 from inference.front.bodies import checked, load_object
 from inference.front.errors import ApiError
-from inference.front.field_checks import boolean, invalid, messages, text, token_ids
+from inference.front.field_checks import invalid, messages, text
 from inference.front.service import Service
+from inference.request_fields import boolean, token_ids
 
 STARTED = int(time.time())
 

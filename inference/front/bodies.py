@@ -9,25 +9,10 @@ from typing import Any
 import orjson
 
 from inference.errors import InvalidRequest
-from inference.front.errors import ApiError
-from inference.front.field_checks import (
-    Check,
-    any_text,
-    any_value,
-    boolean,
-    integer,
-    invalid,
-    logit_bias,
-    messages,
-    neutral,
-    number,
-    prompt,
-    stop,
-    stream_options,
-    text,
-    token_ids,
-)
-from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPT_LOGPROBS, SamplingParams
+from inference.front.errors import ApiError, api_error
+from inference.front.field_checks import any_text, any_value, invalid, messages, neutral, stream_options, text
+from inference.protocol import MAX_PROMPT_LOGPROBS, SamplingParams
+from inference.request_fields import COMPLETION_COUNTS, COUNTS, SAMPLING, Check, Integer, boolean, prompt
 from inference.response_format import FORMER_NAMES, constraint_of
 from inference.tools.request import ToolUse, tool_use_of
 
@@ -71,53 +56,37 @@ def load_object(raw: bytes) -> dict[str, Any]:
     return data
 
 
-_SAMPLING: dict[str, Check] = {
-    "temperature": number(0, 2),
-    "top_p": number(0, 1, open_low=True),
-    "top_k": lambda name, value: max(0, integer(-1, 1 << 30)(name, value)),
-    "min_p": number(0, 1),
-    "presence_penalty": number(-2, 2),
-    "frequency_penalty": number(-2, 2),
-    "repetition_penalty": number(0, 10, open_low=True),
-    "logit_bias": logit_bias,
-    "seed": integer(-(1 << 63), (1 << 63) - 1),
-    "stop": stop,
-    "stop_token_ids": lambda name, value: tuple(token_ids(name, value)),
-    "ignore_eos": boolean,
-    "min_tokens": integer(0, 1 << 30),
-}
 _COMMON: dict[str, Check] = {
-    **_SAMPLING,
+    **SAMPLING,
     "model": text,
-    "max_tokens": integer(1, 1 << 30),
+    "max_tokens": COUNTS["max_tokens"],
     "stream": boolean,
     "stream_options": stream_options,
     "return_token_ids": boolean,
     "add_special_tokens": boolean,
     "cache_salt": text,
-    "priority": integer(-(1 << 31), (1 << 31) - 1),
+    "priority": Integer(-(1 << 31), (1 << 31) - 1),
     "user": any_text,
-    "n": integer(1, MAX_CHOICES),
-    "prompt_logprobs": integer(0, MAX_LOGPROBS),
+    "n": COUNTS["n"],
+    "prompt_logprobs": COUNTS["prompt_logprobs"],
     "response_format": any_value,
     "structured_outputs": any_value,
     "return_tokens_as_token_ids": boolean,
 }
 _COMPLETION: dict[str, Check] = {
     **_COMMON,
+    **COMPLETION_COUNTS,
     "prompt": prompt,
-    "max_tokens": integer(0, 1 << 30),
     "echo": boolean,
-    "best_of": integer(1, MAX_CHOICES),
+    "best_of": COUNTS["best_of"],
     "suffix": neutral(""),
-    "logprobs": integer(0, MAX_LOGPROBS),
 }
 _CHAT: dict[str, Check] = {
     **_COMMON,
     "messages": messages,
-    "max_completion_tokens": integer(1, 1 << 30),
+    "max_completion_tokens": COUNTS["max_completion_tokens"],
     "logprobs": boolean,
-    "top_logprobs": integer(0, MAX_LOGPROBS),
+    "top_logprobs": COUNTS["top_logprobs"],
     "tools": any_value,
     "tool_choice": any_value,
     "parallel_tool_calls": any_value,
@@ -128,24 +97,30 @@ _CHAT: dict[str, Check] = {
 
 def checked(data: dict[str, Any], fields: Mapping[str, Check]) -> dict[str, Any]:
     """The fields' values; ``null`` is the same as absent."""
-    values = {}
-    for name, value in data.items():
-        check = fields.get(name)
+    for name in data:  # before all others: an unknown field often explains them
         if name in FORMER_NAMES:
             raise invalid(name, f"{name} is now called {FORMER_NAMES[name]}", "unknown_parameter")
-        if check is None:
+        if name not in fields:
             raise invalid(name, f"Unknown field {name}", "unknown_parameter")
+    values = {}
+    for name, value in data.items():
         if value is not None:
-            values[name] = check(name, value)
+            try:
+                values[name] = fields[name](name, value)
+            except InvalidRequest as error:
+                raise api_error(error) from error
     return values
 
 
 def generate_body(raw: bytes, *, chat: bool) -> GenerateBody:
     """The body of ``/v1/completions`` or ``/v1/chat/completions``; raises :class:`ApiError` naming the field."""
-    values = checked(load_object(raw), _CHAT if chat else _COMPLETION)
+    data = load_object(raw)
+    values = checked(data, _CHAT if chat else _COMPLETION)
     for name in ("model", "messages" if chat else "prompt"):
         if name not in values:
-            raise invalid(name, f"{name} is missing", "missing_parameter")
+            raise invalid(
+                name, f"{name} is required", "invalid_value" if name in data else "missing_required_parameter"
+            )
     limits = {values[name] for name in ("max_tokens", "max_completion_tokens") if name in values}
     if len(limits) > 1:
         raise invalid("max_tokens", "max_tokens and max_completion_tokens disagree")
@@ -156,7 +131,7 @@ def generate_body(raw: bytes, *, chat: bool) -> GenerateBody:
     try:
         constraint, tools = constraint_of(values), tool_use_of(values)
     except InvalidRequest as error:
-        raise invalid(error.param or "response_format", str(error)) from error
+        raise api_error(error) from error
     if constraint is not None and tools is not None:
         raise invalid("tools", "Tools and a constrained answer exclude each other")
     return GenerateBody(
@@ -166,7 +141,7 @@ def generate_body(raw: bytes, *, chat: bool) -> GenerateBody:
         tools=tools,
         max_tokens=most,
         sampling={
-            **{name: values[name] for name in _SAMPLING if name in values},
+            **{name: values[name] for name in SAMPLING if name in values},
             **_logprobs(values, chat=chat),
             "constraint": constraint,
         },
@@ -188,7 +163,7 @@ def _check_together(values: Mapping[str, Any], max_tokens: int | None, *, chat: 
     if values.get("top_logprobs") and not values.get("logprobs"):
         raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
     if values.get("best_of", 1) != values.get("n", 1) and "best_of" in values:
-        raise invalid("best_of", "best_of must equal n: every choice is returned", "unsupported_parameter")
+        raise invalid("best_of", "best_of must equal n: every choice is returned")
     if chat and values.get("stream") and "prompt_logprobs" in values:
         raise invalid("prompt_logprobs", "prompt_logprobs of a chat are not available with stream: true")
     if max_tokens == 0 and not values.get("echo") and "prompt_logprobs" not in values:

@@ -15,6 +15,7 @@ from inference.errors import (
     InferenceError,
     InvalidRequest,
     Overloaded,
+    UnknownField,
 )
 
 
@@ -49,11 +50,11 @@ def api_error(error: InferenceError) -> ApiError:
     """What a client is told about one of our own errors."""
     if isinstance(error, Overloaded):
         return ApiError(503, str(error), "overloaded", retry_after=error.retry_after)
-    if isinstance(error, InvalidRequest | AdapterInvalid):
-        param = error.param if isinstance(error, InvalidRequest) else error.field
-        return ApiError(
-            400, str(error), "invalid_value" if isinstance(error, InvalidRequest) else "adapter_invalid", param
-        )
+    if isinstance(error, InvalidRequest):
+        code = "unknown_parameter" if isinstance(error, UnknownField) else "invalid_value"
+        return ApiError(400, str(error), code, error.param)
+    if isinstance(error, AdapterInvalid):
+        return ApiError(400, str(error), "adapter_invalid", error.field)
     for kind, status, code in _ANSWERS:
         if isinstance(error, kind):
             return ApiError(status, str(error), code)

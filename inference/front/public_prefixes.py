@@ -12,6 +12,7 @@ import hashlib
 import time
 from array import array
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -20,8 +21,9 @@ from starlette.responses import Response
 
 from inference.front.bodies import checked, load_object
 from inference.front.errors import ApiError
-from inference.front.field_checks import invalid, messages, text, token_ids
+from inference.front.field_checks import invalid, messages, text
 from inference.front.service import Service
+from inference.request_fields import token_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ async def _tokens(service: Service, values: dict[str, Any]) -> list[int]:
     if "tokens" in values:
         return list(values["tokens"])
     if "messages" in values:
-        return await asyncio.to_thread(service.renderer.encode_chat, values["messages"])
+        # Without the beginning of an answer: a conversation goes on with the next message.
+        render = partial(service.renderer.encode_chat, add_generation_prompt=False)
+        return await asyncio.to_thread(render, values["messages"])
     return await asyncio.to_thread(service.renderer.encode, values["prompt"], add_special_tokens=True)
 
 

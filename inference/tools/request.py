@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inference.errors import InvalidRequest
+from inference.errors import InvalidRequest, UnknownField
 from inference.protocol import Constraint
 from inference.schema_keywords import check_form, check_keywords
 
@@ -101,7 +101,7 @@ def _check(tool: Any, where: str) -> str:
         raise InvalidRequest(f"{where} must be an object", where)
     for key, value in function.items():
         if key not in ("name", "description", "parameters", "strict"):
-            raise InvalidRequest(f"Unknown field {where}.{key[:64]}", f"{where}.{key[:64]}")
+            raise UnknownField(f"{where}.{key[:64]}")
         expected = {"parameters": dict, "strict": bool}.get(key, str)
         if not isinstance(value, expected) and (value is not None or key == "name"):
             raise InvalidRequest(f"{where}.{key} is of the wrong type", f"{where}.{key}")

@@ -46,7 +46,8 @@ class Chunks:
         self._chat = isinstance(request, ChatRequest)
         self._include_usage = request.include_usage
         self._shapes, self._prompt, self._echo = shapes, prompt, echo
-        self._shows_prompt = isinstance(request, CompletionRequest) and request.prompt_logprobs is not None
+        self._shows_prompt = request.prompt_logprobs is not None
+        self._ends = request.stop_token_ids or ()
         self._scores: tuple[TokenLogprob, ...] = ()
         self._begun: set[int] = set()
         kind = "chatcmpl" if self._chat else "cmpl"
@@ -71,7 +72,7 @@ class Chunks:
     ) -> Chunks:
         echo = None
         if isinstance(request, CompletionRequest) and request.echo:
-            given = request.one_prompt()
+            given = request.prompt
             text = given if isinstance(given, str) else None
             if len(prompt) > FEW:
                 echo = await asyncio.to_thread(Echo.of, renderer, prompt, text)
@@ -124,7 +125,10 @@ class Chunks:
         """The answer of a request that does not stream; each choice as one delta."""
         choices = [self._choice(delta) for delta in deltas]
         kind = "chat.completion" if self._chat else "text_completion"
-        return orjson.dumps({**self._head, "object": kind, "choices": choices, "usage": usage.openai()})
+        answer = {**self._head, "object": kind, "choices": choices, "usage": usage.openai()}
+        if self._chat and self._shows_prompt:  # vLLM has it here in chats, in the choice elsewhere
+            answer["prompt_logprobs"] = self._shapes.prompt(self._prompt, self._scores)
+        return orjson.dumps(answer)
 
     def _choice(self, delta: Delta) -> dict[str, Any]:
         text, logprobs, scores = self._scored(delta, first=True)
@@ -143,7 +147,7 @@ class Chunks:
         if delta.prompt_logprobs is not None:
             self._scores = delta.prompt_logprobs  # choice 0 brings them before the others begin
         if self._chat:
-            return delta.text, self._shapes.chat(delta), None
+            return delta.text, self._shapes.chat(delta, self._ends), None
         scores = self._shapes.prompt(self._prompt, self._scores) if first and self._shows_prompt else None
         if self._echo is None:
             return delta.text, self._shapes.completion(delta), scores

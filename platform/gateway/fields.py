@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import AfterValidator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_before_validator_function
 
-MOST_STOPS = 4
+from inference.errors import InvalidRequest
+from inference.request_fields import COUNTS, SAMPLING, Check, Integer, Number
 
 
-def stop_texts(value: Any) -> Any:
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise PydanticCustomError("stop", "has to be a string or a list of strings")
-    if len(value) > MOST_STOPS:
-        raise PydanticCustomError("stop", "holds more than {most} strings", {"most": MOST_STOPS})
-    if any(not 1 <= len(item) <= 256 for item in value):
-        raise PydanticCustomError("stop", "each string has to be 1 to 256 characters long")
-    return tuple(value)
+class Shared:
+    """Marks a field that the worker takes as well, under this name: the check that it has there holds here."""
+
+    def __init__(self, name: str, check: Check | None = None) -> None:
+        self._name = name
+        self._check = (SAMPLING | COUNTS)[name] if check is None else check
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        check = self._check
+        return check.schema() if isinstance(check, Number | Integer) else handler(schema)
+
+    def _checked(self, value: Any) -> Any:
+        try:
+            return self._check(self._name, value)
+        except InvalidRequest as error:
+            raise PydanticCustomError("shared", "{message}", {"message": str(error)}) from None
 
 
 def text_content(value: Any) -> Any:
@@ -44,21 +53,6 @@ def text_content(value: Any) -> Any:
             )
         texts.append(part["text"])
     return "\n".join(texts)
-
-
-def token_biases(value: Any) -> Any:
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or len(value) > 300:
-        raise PydanticCustomError("logit_bias", "has to be an object of at most 300 token ids")
-    checked = {}
-    for token, bias in value.items():
-        if not (isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 10):
-            raise PydanticCustomError("logit_bias", "{token} is not a token id", {"token": str(token)[:32]})
-        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
-            raise PydanticCustomError("logit_bias", "the bias of {token} is not within -100 to 100", {"token": token})
-        checked[token] = float(bias)
-    return checked
 
 
 def only(*harmless: Any) -> AfterValidator:

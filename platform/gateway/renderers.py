@@ -65,7 +65,7 @@ class Renderers:
             return await self._encode(
                 lambda: renderer.encode_tool_chat(messages, use), size, renderer, "messages", tenant
             )
-        prompt = request.one_prompt()
+        prompt = request.prompt
         if isinstance(prompt, str):
             ids = await self._encode(
                 lambda: renderer.encode(prompt, add_special_tokens=True), len(prompt), renderer, "prompt", tenant
@@ -131,9 +131,10 @@ def check_scores(request: AnyRequest, prompt_tokens: int) -> None:
 
 
 def _check_against_model(renderer: PromptRenderer, request: AnyRequest) -> None:
-    wrong = next((token for token in request.logit_bias if int(token) >= renderer.vocab_size), None)
-    if wrong is not None:
-        raise bad_request(f"logit_bias: {wrong} is not below {renderer.vocab_size}.", "logit_bias")
+    for field in ("logit_bias", "stop_token_ids"):
+        wrong = next((token for token in getattr(request, field) or () if token >= renderer.vocab_size), None)
+        if wrong is not None:
+            raise bad_request(f"{field}: {wrong} is not below {renderer.vocab_size}.", field)
     most = renderer.context_length if request.most_tokens is None else request.most_tokens
     if request.min_tokens is not None and request.min_tokens > most:
         raise bad_request(f"min_tokens: {request.min_tokens} exceeds the {most} tokens at most.", "min_tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import orjson
@@ -17,14 +18,15 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gateway.errors import ApiError, bad_request
-from gateway.fields import only, stop_texts, text_content, token_biases
-from inference.errors import InvalidRequest
-from inference.protocol import MAX_CHOICES, MAX_LOGPROBS, Constraint
-from inference.response_format import constraint_of
+from gateway.fields import Shared, only, text_content
+from inference.errors import InvalidRequest, UnknownField
+from inference.protocol import Constraint
+from inference.request_fields import COMPLETION_COUNTS, MAX_STOPS, prompt
+from inference.response_format import FORMER_NAMES, constraint_of
 from inference.tools.request import ToolUse, tool_use_of
 
 MOST_MESSAGES = 2048
-Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+STOP = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STOPS}]}
 
 
 class Strict(BaseModel):
@@ -76,36 +78,30 @@ class Sampling(Strict):
     model: Annotated[str, Field(min_length=1, max_length=256)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Annotated[
-        tuple[str, ...],
-        BeforeValidator(stop_texts),
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 4}]}),
-    ] = ()
-    logit_bias: Annotated[
-        dict[str, float],
-        BeforeValidator(token_biases),
-        WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
-    ] = Field(default_factory=dict)
+    max_tokens: Annotated[int, Shared("max_tokens")] | None = None
+    temperature: Annotated[float, Shared("temperature")] | None = None
+    top_p: Annotated[float, Shared("top_p")] | None = None
+    presence_penalty: Annotated[float, Shared("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, Shared("frequency_penalty")] | None = None
+    seed: Annotated[int, Shared("seed")] | None = None
+    stop: Annotated[tuple[str, ...], Shared("stop"), WithJsonSchema(STOP)] | None = None
+    stop_token_ids: Annotated[tuple[int, ...], Shared("stop_token_ids")] | None = None
+    logit_bias: Annotated[dict[int, float], Shared("logit_bias")] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n: Annotated[int, Shared("n")] | None = None
 
-    top_k: Annotated[int, Field(ge=0, le=2**30)] | None = None
-    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=2**30)] | None = None
+    top_k: Annotated[int, Shared("top_k")] | None = None
+    min_p: Annotated[float, Shared("min_p")] | None = None
+    repetition_penalty: Annotated[float, Shared("repetition_penalty")] | None = None
+    min_tokens: Annotated[int, Shared("min_tokens")] | None = None
+    prompt_logprobs: Annotated[int, Shared("prompt_logprobs")] | None = None
     ignore_eos: bool | None = None
     response_format: Annotated[Any, WithJsonSchema({"type": "object"})] = None
     structured_outputs: Annotated[Any, WithJsonSchema({"type": "object"})] = None
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Sampling:
-        if self.stream_options is not None and self.stream is False:
+        if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("stream_options", "stream_options is only possible with stream: true")
         return self
 
@@ -117,10 +113,11 @@ class Sampling(Strict):
                 raise InvalidRequest("tools and a constrained answer exclude each other", "tools")
         except InvalidRequest as error:
             context = {"message": str(error), "param": error.param or "response_format"}
-            raise PydanticCustomError("constraint", "{message}", context) from None
+            kind = "unknown" if isinstance(error, UnknownField) else "constraint"
+            raise PydanticCustomError(kind, "{message}", context) from None
         return self
 
-    @property
+    @cached_property
     def tool_use(self) -> ToolUse | None:
         """The tools on offer, if any are."""
         return None
@@ -144,7 +141,7 @@ class Sampling(Strict):
     @property
     def scored_prompt(self) -> tuple[str, int] | None:
         """The field that asks for the prompt's log-probabilities, and how many beside each of its tokens."""
-        return None
+        return None if self.prompt_logprobs is None else ("prompt_logprobs", self.prompt_logprobs)
 
     def sampling(self) -> dict[str, Any]:
         """Fields for the worker under vLLM's names; what the client left out stays out."""
@@ -155,8 +152,10 @@ class Sampling(Strict):
         fields = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.stop:
             fields["stop"] = list(self.stop)
+        if self.stop_token_ids:
+            fields["stop_token_ids"] = list(self.stop_token_ids)
         if self.logit_bias:
-            fields["logit_bias"] = self.logit_bias
+            fields["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         if self.choices > 1:
             fields["n"] = self.choices
         if self._constraint() is not None:
@@ -171,13 +170,13 @@ class Sampling(Strict):
 
 class ChatRequest(Sampling):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    max_completion_tokens: Annotated[int, Shared("max_completion_tokens")] | None = None
     metadata: dict[str, str] | None = None
     store: Annotated[Any, only(False)] = None
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
 
     logprobs: bool | None = None
-    top_logprobs: Logprobs | None = None
+    top_logprobs: Annotated[int, Shared("top_logprobs")] | None = None
     tools: Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "object"}})] = None
     tool_choice: Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
     parallel_tool_calls: bool | None = None
@@ -205,11 +204,17 @@ class ChatRequest(Sampling):
             raise PydanticCustomError("top_logprobs", "top_logprobs is only possible with logprobs: true")
         return self
 
+    @model_validator(mode="after")
+    def _no_stream_of_a_scored_prompt(self) -> ChatRequest:
+        if self.stream and self.prompt_logprobs is not None:
+            raise PydanticCustomError("prompt_logprobs", "prompt_logprobs of a chat cannot be streamed")
+        return self
+
     @property
     def shown_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
-    @property
+    @cached_property
     def tool_use(self) -> ToolUse | None:
         fields = ("tools", "tool_choice", "parallel_tool_calls")
         return tool_use_of({name: getattr(self, name) for name in fields})
@@ -222,32 +227,21 @@ class ChatRequest(Sampling):
 class CompletionRequest(Sampling):
     prompt: Annotated[
         Any,
+        Shared("prompt", prompt),
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}),
     ]
-    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Annotated[int, Shared("max_tokens", COMPLETION_COUNTS["max_tokens"])] | None = None
+    best_of: Annotated[int, Shared("best_of")] | None = None
     echo: bool | None = None
-    logprobs: Logprobs | None = None
-    prompt_logprobs: Logprobs | None = None
-    suffix: Annotated[Any, only()] = None
-
-    @model_validator(mode="after")
-    def _one_prompt(self) -> CompletionRequest:
-        prompt = self.one_prompt()
-        if isinstance(prompt, list) and not (
-            prompt and all(type(token) is int and 0 <= token < 2**31 for token in prompt)
-        ):
-            raise PydanticCustomError("prompt", "prompt has to be one string or one list of token ids")
-        if not isinstance(prompt, str | list):
-            raise PydanticCustomError("prompt", "prompt has to be one string or one list of token ids")
-        return self
+    logprobs: Annotated[int, Shared("logprobs", COMPLETION_COUNTS["logprobs"])] | None = None
+    suffix: Annotated[Any, only("")] = None
 
     @model_validator(mode="after")
     def _agree(self) -> CompletionRequest:
         if self.best_of not in {None, self.choices}:
             raise PydanticCustomError("best_of", "best_of has to equal n: every choice is returned")
-        if self.max_tokens == 0 and not self.echo:
-            raise PydanticCustomError("max_tokens", "max_tokens can be 0 only with echo: true")
+        if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
+            raise PydanticCustomError("max_tokens", "max_tokens can be 0 only with echo or prompt_logprobs")
         return self
 
     @property
@@ -266,12 +260,6 @@ class CompletionRequest(Sampling):
         asked = [(name, count) for name, count in fields.items() if count is not None]
         return max(asked, key=lambda field: field[1], default=None)
 
-    def one_prompt(self) -> Any:
-        """The prompt itself where it came as a list of one."""
-        if isinstance(self.prompt, list) and len(self.prompt) == 1 and not isinstance(self.prompt[0], int):
-            return self.prompt[0]
-        return self.prompt
-
     @property
     def most_tokens(self) -> int:
         """OpenAI's default for this endpoint is 16."""
@@ -283,7 +271,7 @@ RequestModel = TypeVar("RequestModel", bound=Sampling)
 
 # Whole-model checks have no location of their own; their error's type names the field.
 _FIELDS_OF_MODEL_CHECKS = {
-    "stream_options", "max_tokens", "prompt", "top_logprobs", "best_of",
+    "stream_options", "max_tokens", "prompt_logprobs", "top_logprobs", "best_of",
 }  # fmt: skip
 
 
@@ -309,17 +297,25 @@ def error_of_validation(details: list[ErrorDetails]) -> ApiError:
     """The first detail as an :class:`ApiError`; unknown fields go before others, they often explain them."""
     detail = next((d for d in details if d["type"] == "extra_forbidden"), details[0])
     where = field_path(detail["loc"]) or (detail["type"] if detail["type"] in _FIELDS_OF_MODEL_CHECKS else None)
-    if detail["type"] == "constraint":
+    if detail["type"] in ("constraint", "unknown"):
         where = detail["ctx"]["param"]
+    if where in FORMER_NAMES:
+        return bad_request(f"{where} is now called {FORMER_NAMES[where]}.", where, "unknown_parameter")
     match detail["type"]:
         case "extra_forbidden":
             return bad_request(f"Unrecognized request argument: {where}", where, "unknown_parameter")
         case "missing":
             return bad_request(f"{where} is required.", where, "missing_required_parameter")
+        case "unknown":
+            return bad_request(f"{detail['msg']}.", where, "unknown_parameter")
         case "unsupported":
             return bad_request(f"{where}: {detail['msg']}.", where, "unsupported_parameter")
     message = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    message = message if where is None or message.startswith(where) else f"{where}: {message}"
+    message = (
+        message
+        if where is None or message.startswith(where) or detail["type"] == "constraint"
+        else f"{where}: {message}"
+    )
     return bad_request(f"{message}.", where)
 
 

@@ -162,7 +162,10 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         if "body" not in frame:
             raise bad_request("body is required.", "body", "missing_required_parameter")
         access = await self._access()
-        request = parse(ChatRequest, frame["body"])
+        body = frame["body"]
+        if isinstance(body, dict) and body.get("stream") is None:
+            body = {**body, "stream": True}
+        request = parse(ChatRequest, body)
         if request.stream is False:
             raise bad_request("stream: a socket always streams.", "stream")
         run = Run(services_of(self.scope), access, request)
