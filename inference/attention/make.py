@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from inference.attention.base import AttentionBackend
@@ -14,24 +16,15 @@ def make_attention(
     config: ModelConfig, *, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> AttentionBackend:
     """Compiled loops where they are made for the machine and the sizes, torch anywhere else."""
+    sizes: dict[str, Any] = {
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "num_blocks": num_blocks,
+        "block_size": block_size,
+        "windows": config.windows,
+    }
     if PanelAttention.supports(head_dim=config.head_dim, block_size=block_size, device=device, dtype=dtype):
-        return PanelAttention(
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            windows=config.windows,
-        )
-    return TorchAttention(
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        device=device,
-        dtype=dtype,
-        windows=config.windows,
-    )
+        return PanelAttention(**sizes)
+    return TorchAttention(**sizes, device=device, dtype=dtype)
