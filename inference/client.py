@@ -40,7 +40,8 @@ class WorkerClient:
 
     Every method raises a subclass of :class:`~inference.errors.InferenceError`: :class:`InvalidRequest` (400),
     :class:`GrantRefused` (401, 403), :class:`AdapterNotFound` (404), :class:`Overloaded` (429, 503),
-    :class:`WorkerUnavailable` (anything else, and a connection that fails or breaks off).
+    :class:`WorkerUnavailable` (anything else, and a connection that fails or breaks off). What fails in mid-stream
+    raises the same as it would have before the first token.
 
     :param base_url: such as ``http://127.0.0.1:8001``.
     :param session: shared connection pool; its own total timeout must be off for long streams.
@@ -158,7 +159,7 @@ def _delta(data: bytes, body: Mapping[str, Any]) -> Delta:
     try:
         event = orjson.loads(data)
         if "error" in event:
-            raise WorkerUnavailable(str(event["error"].get("message", "The worker reported an error")))
+            raise _error_in_stream(event["error"])
         usage = event.get("usage")
         choices = event["choices"]
         if not choices:
@@ -170,6 +171,7 @@ def _delta(data: bytes, body: Mapping[str, Any]) -> Delta:
             choice.get("finish_reason"),
             _usage(usage) if usage else None,
             choice.get("index", 0),
+            fingerprint=event.get("system_fingerprint"),
         )
         if not 0 <= delta.index < body.get("n", 1):
             raise ValueError("a choice that was not asked for")
@@ -191,6 +193,22 @@ def _with_logprobs(delta: Delta, choice: Mapping[str, Any], body: Mapping[str, A
 def _usage(usage: dict[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details") or {}
     return Usage(usage["prompt_tokens"], usage["completion_tokens"], details.get("cached_tokens") or 0)
+
+
+def _error_in_stream(error: Mapping[str, Any]) -> InferenceError:
+    """The exception for an error event: there is no status, ``type`` tells whose fault it is and ``code`` which."""
+    message, code = str(error.get("message", "The worker reported an error")), error.get("code")
+    if code == "overloaded":
+        return Overloaded(message)
+    if error.get("type") != "invalid_request_error":
+        return WorkerUnavailable(message)
+    if code == "grant_refused":
+        return GrantRefused(message)
+    if code == "model_not_found":
+        return AdapterNotFound(message)
+    if code == "adapter_invalid":
+        return AdapterInvalid(message, error.get("param"))
+    return InvalidRequest(message, error.get("param"))
 
 
 async def _error_of(response: aiohttp.ClientResponse) -> InferenceError:

@@ -2,7 +2,8 @@
 
 Run as a script: ``python stub_worker.py FINGERPRINT [--interval SECONDS]``; prints ``ready URL``. What a request's
 ``seed`` says decides how it behaves: 1 breaks off after 3 tokens, 2 sends an error event after 3 tokens, 3 answers 503,
-4 sends nothing until it is aborted, 5 sends a choice that nobody asked for.
+4 sends nothing until it is aborted, 5 sends a choice that nobody asked for, 6 and 7 send error events about the request
+and about a full worker after 3 tokens.
 ``GET /seen`` tells the bodies and how many requests were aborted.
 """
 
@@ -14,7 +15,14 @@ import json
 
 from aiohttp import web
 
-BREAK_OFF, ERROR_EVENT, BUSY, SILENT, STRAY = 1, 2, 3, 4, 5
+BREAK_OFF, ERROR_EVENT, BUSY, SILENT, STRAY, AT_FAULT, SHED = 1, 2, 3, 4, 5, 6, 7
+EVENTS = {
+    ERROR_EVENT: {"message": "core died", "type": "server_error", "param": None, "code": "engine_dead"},
+    AT_FAULT: {
+        "message": "stop: ends here", "type": "invalid_request_error", "param": "stop", "code": "invalid_value",
+    },
+    SHED: {"message": "shed", "type": "server_error", "param": None, "code": "overloaded"},
+}  # fmt: skip
 
 
 class Stub:
@@ -55,14 +63,14 @@ class Stub:
     async def _stream(self, body: dict, response: web.StreamResponse) -> None:
         count = body["max_tokens"]
         head = {"id": "cmpl-stub", "object": "text_completion", "created": 1, "model": body["model"]}
+        head["system_fingerprint"] = f"stub-{body['model'][:12]}"
         if body.get("seed") == SILENT:
             await asyncio.sleep(3600)
         for number in range(count):
             if body.get("seed") == BREAK_OFF and number == 3:
                 response._payload_writer.transport.abort()
                 return
-            if body.get("seed") == ERROR_EVENT and number == 3:
-                error = {"message": "core died", "type": "server_error", "param": None, "code": "engine_dead"}
+            if (error := EVENTS.get(body.get("seed"))) is not None and number == 3:
                 await response.write(b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
                 return
             reason = "length" if number == count - 1 else None

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from tests.gateway.house import Actor, House, Process, started_stub, wait_for
-from tests.gateway.stub_worker import BREAK_OFF, BUSY, ERROR_EVENT
+from tests.gateway.stub_worker import AT_FAULT, BREAK_OFF, BUSY, ERROR_EVENT, SHED
 
 CHAT = "/v1/chat/completions"
 
@@ -46,6 +46,7 @@ async def test_whole_answer(gateway: Process, house: House, acme: Actor) -> None
     assert status == 200
     assert answer["object"] == "chat.completion"
     assert answer["id"].startswith("chatcmpl-")
+    assert answer["system_fingerprint"] == f"stub-{house.base.name[:12]}", "the worker's own"
     (choice,) = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": " 0 1 2 3 4", "refusal": None}
     assert choice["finish_reason"] == "length"
@@ -62,6 +63,7 @@ async def test_stream_shape(gateway: Process, house: House, acme: Actor) -> None
     chunks = await events(gateway, CHAT, acme, body(house, stream=True, stream_options={"include_usage": True}))
     assert chunks.pop() == "[DONE]"
     assert len({(c["id"], c["created"], c["model"], c["object"]) for c in chunks}) == 1
+    assert {c["system_fingerprint"] for c in chunks} == {f"stub-{house.base.name[:12]}"}
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     usage = chunks.pop()
     assert usage["choices"] == []
@@ -165,6 +167,20 @@ async def test_a_worker_lost_in_a_whole_answer(gateway: Process, house: House, a
     assert status == 502
     assert answer["error"]["code"] == "worker_lost"
     assert headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("way", "status", "code", "param"), [(AT_FAULT, 400, "invalid_value", "stop"), (SHED, 503, "overloaded", None)]
+)
+async def test_what_ends_one_request_in_mid_stream_is_no_lost_worker(
+    gateway: Process, house: House, acme: Actor, way: int, status: int, code: str, param: str | None
+) -> None:
+    chunks = await events(gateway, CHAT, acme, body(house, stream=True, seed=way))
+    assert (chunks[-1]["error"]["code"], chunks[-1]["error"]["param"]) == (code, param)
+    row = house.one_row(acme)
+    assert (row.outcome, row.completion_tokens) == ("failed", 3)
+    found, answer, _ = await post(gateway, CHAT, acme, body(house, seed=way))
+    assert (found, answer["error"]["code"], answer["error"]["param"]) == (status, code, param)
 
 
 async def test_a_full_worker_is_503_and_costs_nothing(gateway: Process, house: House, acme: Actor) -> None:
