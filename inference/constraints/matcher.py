@@ -16,6 +16,14 @@ from inference.protocol import Constraint, SamplingParams
 SLOW_SECONDS = 0.003
 """A matcher whose mask once cost more CPU time than this is no longer waited for before sampling."""
 MAX_MESSAGE = 300
+_STOP_REASONS = {
+    "NoExtension": "no text conforms to it",
+    "NoExtensionBias": "no text conforms to it",
+    "LexerTooComplex": "the language is too complex to follow",
+    "ParserTooComplex": "the language is too complex to follow",
+    "InternalError": "the language cannot be followed",
+}
+"""llguidance's names for how a text ended, where it says no more than the name."""
 
 
 class Matcher:
@@ -114,6 +122,7 @@ def refusal(constraint: Constraint, message: str) -> tuple[str, str]:
     """What :class:`InvalidRequest` is raised with: llguidance's own words, without its pictures of the source."""
     lines = message.replace("<non-verbose/>", "").strip().splitlines()
     reason = " ".join([*lines[:1], *(line for line in lines[1:] if line.startswith("error:"))])[:MAX_MESSAGE]
+    reason = _STOP_REASONS.get(reason, reason)
     return f"{constraint.field}: {reason or 'not accepted'}", constraint.field
 
 

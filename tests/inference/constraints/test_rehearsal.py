@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 
 from inference.constraints.checker import TOO_COMPLEX, WALL_SECONDS, Checker
 from inference.constraints.grammar import MAX_SOURCE, grammar_of
+from inference.constraints.matcher import refusal
 from inference.constraints.vocabulary import Vocabulary
 from inference.protocol import Constraint
 
@@ -46,6 +47,20 @@ def test_what_is_fine_and_what_is_wrong(checker: Checker) -> None:
     assert error is not None
     assert "regex" in error
     assert checker.check(grammar_of(FINE)) is None
+
+
+EMPTY = [
+    Constraint("json_schema", '{"type": "string", "pattern": "\\u0000"}', "f"),
+    Constraint("json_schema", '{"$ref": "#"}', "f"),
+    Constraint("regex", "[^\\s\\S]", "f"),
+]
+
+
+@pytest.mark.parametrize("constraint", EMPTY, ids=lambda constraint: constraint.source)
+def test_an_empty_language_is_refused_in_a_sentence(checker: Checker, constraint: Constraint) -> None:
+    error = checker.check(grammar_of(constraint))
+    assert error is not None
+    assert refusal(constraint, error) == ("f: no text conforms to it", "f")
 
 
 BOMBS = {
