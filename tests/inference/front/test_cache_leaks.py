@@ -15,6 +15,7 @@ import pytest
 from inference.adapter_format import content_digest, store_path
 from inference.front.tenant_metrics import TenantMetrics
 from inference.model_store import fingerprint_of
+from inference.prompt import PromptRenderer
 from tests.inference.front.actors import Signer, WorkerProcess
 
 PROMPT = list(range(100, 150))
@@ -221,3 +222,16 @@ async def test_a_public_prefix_is_the_operators_to_declare(worker: WorkerProcess
     async with ask.session.delete(f"{url}/{declared['id']}", headers=headers) as response:
         assert response.status == 404
     assert [await cached("p5"), await cached("p4")] == [0, 0]
+
+
+async def test_public_messages_end_where_the_next_one_begins(
+    worker: WorkerProcess, ask: Asker, smollm_dir: Path
+) -> None:
+    messages = [{"role": "system", "content": "Answer in one sentence. " * 9}]
+    status, text = await ask.post("/v1/public_prefixes", {"messages": messages}, worker.signer.operator())
+    assert status == 200, text
+    renderer = PromptRenderer.load(smollm_dir)
+    longer = renderer.encode_chat([*messages, {"role": "user", "content": "Hello?"}])
+    declared = renderer.encode_chat(messages, add_generation_prompt=False)
+    assert longer[: len(declared)] == declared
+    assert json.loads(text)["tokens"] == len(declared)
