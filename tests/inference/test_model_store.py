@@ -17,7 +17,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from inference.errors import ConfigError, UnsupportedModel
-from inference.model_store import fingerprint_of, register, verify
+from inference.model_store import fingerprint_of, main, register, verify
 from tests.inference.tiny_model import build_tiny_model
 
 
@@ -177,8 +177,8 @@ def test_a_converted_gguf_equals_transformers_own_conversion(tmp_path: Path) -> 
 
 def test_the_command_explains_itself_and_fails_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        model_store.main(["--help"])
+        main(["--help"])
     assert caught.value.code == 0
     assert "example: python -m inference.model_store" in capsys.readouterr().out
-    assert model_store.main([str(tmp_path / "none"), str(tmp_path / "out")]) == 1
+    assert main([str(tmp_path / "none"), str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'none'}: no such file or directory\n"
