@@ -218,6 +218,7 @@ class Delta:
     a choice carries ``finish_reason``; the last delta of a request carries ``usage``. ``logprobs`` come with the text
     of their tokens, without those that a stop string cut off; ``offsets`` say where in the choice's text each of them
     begins, in characters. ``prompt_logprobs`` come once, with the first delta, if they were asked for.
+    ``fingerprint`` is what the worker says of itself (``system_fingerprint``), where it came from one.
     """
 
     text: str
@@ -228,6 +229,7 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] | None = None
     offsets: tuple[int, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    fingerprint: str | None = None
 
 
 def joined(deltas: Sequence[Delta]) -> Delta:
@@ -243,4 +245,5 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         logprobs=tuple(entry for delta in scored for entry in delta.logprobs or ()) if scored else None,
         offsets=tuple(offset for delta in scored for offset in delta.offsets or ()) if scored else None,
         prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),
+        fingerprint=deltas[0].fingerprint if deltas else None,
     )

@@ -48,6 +48,7 @@ class Run:
     :ivar prompt: token ids, once they are known.
     :ivar emitted: tokens received from the worker so far: what the caller pays for beside the prompt.
     :ivar limits: the caller's limits as admission or its refusal reported them.
+    :ivar fingerprint: of what computes it: the worker's version and weights, the base model, the adapter.
     :ivar ended: nothing more will be generated; the settlement is under way or done.
     """
 
@@ -57,6 +58,7 @@ class Run:
         self.started = time.monotonic()
         self.prompt: Sequence[int] = ()
         self.emitted = 0
+        self.fingerprint: str | None = None
         self.limits: LimitState | None = None
         self.admitted: Admitted | None = None
         self.ended = False
@@ -109,6 +111,7 @@ class Run:
             async with aclosing(self._upstream(self.prompt, self.admitted)) as upstream:
                 async for delta in upstream:
                     self.emitted += len(delta.token_ids)
+                    self.fingerprint = self.fingerprint or delta.fingerprint
                     finish_reason = delta.finish_reason or finish_reason
                     if finish_reason in {"abort", "error"}:
                         raise WorkerUnavailable(f"the worker ended the request: {finish_reason}")
@@ -127,7 +130,9 @@ class Run:
     async def chunks(self) -> Chunks:
         """Writes this run's answer; only once its prompt is known."""
         renderer = await self._services.renderers.of(self.model)
-        return await Chunks.of_run(self.request_id, self.request, self.model, self.prompt, renderer)
+        return await Chunks.of_run(
+            self.request_id, self.request, self.model, self.prompt, renderer, fingerprint=self.fingerprint
+        )
 
     async def settled(self) -> Usage:
         """Usage of a completed run, once it is written down or :data:`SETTLE_PATIENCE` is over."""

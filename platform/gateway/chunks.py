@@ -25,6 +25,7 @@ class Chunks:
 
     The parts that stay the same are encoded once: building a chunk is then one dump of its text and a join.
 
+    :param fingerprint: ``system_fingerprint`` as the worker gave it; without one, the base model's.
     :param shapes: writes log-probabilities.
     :param prompt: token ids.
     :param echo: the prompt as it goes before each choice's text, or ``None``.
@@ -38,6 +39,7 @@ class Chunks:
         model: ServedModel,
         *,
         shapes: LogprobShapes,
+        fingerprint: str | None = None,
         prompt: Sequence[int] = (),
         echo: Echo | None = None,
         answers: ToolAnswers | None = None,
@@ -56,7 +58,7 @@ class Chunks:
             "object": "chat.completion.chunk" if self._chat else "text_completion",
             "created": int(time.time()),
             "model": model.id,
-            "system_fingerprint": f"fp_{model.fingerprint[:12]}",
+            "system_fingerprint": fingerprint or f"fp_{model.fingerprint[:12]}",
         }
         self._usage_head = orjson.dumps(self._head)[:-1] + b',"choices":['
         self._open = self._usage_head + b'{"index":'
@@ -68,7 +70,14 @@ class Chunks:
 
     @classmethod
     async def of_run(
-        cls, request_id: UUID, request: AnyRequest, model: ServedModel, prompt: Sequence[int], renderer: PromptRenderer
+        cls,
+        request_id: UUID,
+        request: AnyRequest,
+        model: ServedModel,
+        prompt: Sequence[int],
+        renderer: PromptRenderer,
+        *,
+        fingerprint: str | None,
     ) -> Chunks:
         echo = None
         if isinstance(request, CompletionRequest) and request.echo:
@@ -79,8 +88,8 @@ class Chunks:
             else:
                 echo = Echo.of(renderer, prompt, text)
         return cls(
-            request_id, request, model, shapes=LogprobShapes(renderer), prompt=prompt, echo=echo,
-            answers=ToolAnswers.of(request.tool_use, renderer),
+            request_id, request, model, shapes=LogprobShapes(renderer), fingerprint=fingerprint,
+            prompt=prompt, echo=echo, answers=ToolAnswers.of(request.tool_use, renderer),
         )  # fmt: skip
 
     def of(self, delta: Delta) -> list[bytes]:
