@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inference.errors import InvalidRequest
+from inference.nesting import is_too_deep
 from inference.tools.style import ToolStyle
 
 # Hermes' and Qwen's own words, which many models have seen in training.
@@ -66,12 +67,17 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise InvalidRequest(f"{where} must be a call of a function with a name", where)
     try:
-        arguments = json.loads(function["arguments"])
-        if not isinstance(arguments, dict):
+        arguments = json.loads(function["arguments"], parse_constant=_refuse)
+        if not isinstance(arguments, dict) or is_too_deep(arguments):
             raise ValueError
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where}.function.arguments must be an object written as JSON", where) from error
     return {**call, "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _refuse(constant: str) -> Any:
+    """``NaN`` and the infinities: Python's own, no JSON."""
+    raise ValueError(constant)
 
 
 def _as_text(message: dict[str, Any]) -> dict[str, Any]:

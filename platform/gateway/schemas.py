@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from gateway.errors import ApiError, bad_request
 from gateway.fields import Shared, only, text_content
 from inference.errors import InvalidRequest, UnknownField
+from inference.nesting import check_nesting
 from inference.protocol import Constraint
 from inference.request_fields import COMPLETION_COUNTS, MAX_STOPS, prompt
 from inference.response_format import FORMER_NAMES, constraint_of
@@ -287,6 +288,10 @@ def parse(schema: type[RequestModel], data: Any) -> RequestModel:
     """Raises :class:`ApiError` 400 that names the first field at fault."""
     if not isinstance(data, dict):
         raise bad_request("The body has to be a JSON object.", code="invalid_json")
+    try:
+        check_nesting(data)
+    except InvalidRequest as error:
+        raise bad_request(f"{error}.", error.param, "invalid_json") from None
     try:
         return schema.model_validate(data)
     except ValidationError as error:

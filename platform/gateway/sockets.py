@@ -229,8 +229,10 @@ def _object(text: str) -> dict[str, Any]:
 
 def _kind(frame: dict[str, Any]) -> str:
     kind = frame.get("type")
-    if not isinstance(kind, str) or kind not in _FIELDS:
-        raise bad_request(f"Unknown frame type {str(kind)[:64]!r}.", "type")
+    if not isinstance(kind, str):
+        raise bad_request("type has to be a string.", "type")
+    if kind not in _FIELDS:
+        raise bad_request(f"Unknown frame type {kind[:64]!r}.", "type")
     unknown = sorted(set(frame) - _FIELDS[kind])
     if unknown:
         raise bad_request(f"Unrecognized frame field: {unknown[0][:64]}", unknown[0][:64], "unknown_parameter")

@@ -200,6 +200,16 @@ async def test_bodies_that_are_not_json(gateway: Process, house: House, acme: Ac
     assert (status, error["code"]) == (400, "invalid_json")
 
 
+@pytest.mark.parametrize("field", ["response_format", "tools", "metadata", "foo"])
+async def test_deep_bodies_are_refused_before_admission(
+    gateway: Process, house: House, acme: Actor, field: str
+) -> None:
+    body = {"model": house.base.name, "messages": MESSAGES, field: {"const": json.loads("[" * 900 + "]" * 900)}}
+    status, error, _ = await call(gateway, "POST", CHAT, acme, json=body)
+    assert (status, error["param"], error["code"]) == (400, field, "invalid_json")
+    assert house.ledger(acme) == []
+
+
 async def test_harmless_defaults_are_accepted(gateway: Process, house: House, acme: Actor) -> None:
     body = {
         "model": house.base.name,

@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.gateway.house import Actor, House, Process, wait_for
 
 PROTOCOL = "loraplex.v1"
+DEEP: Any = json.loads("[" * 900 + "]" * 900)
 
 
 def address(gateway: Process) -> str:
@@ -118,6 +119,11 @@ async def test_a_socket_that_breaks_off_settles_everything(gateway: Process, hou
         ("[]", None),
         ({"type": "subscribe"}, "type"),
         ({"type": 5}, "type"),
+        ({"type": DEEP}, "type"),
+        ({"type": "ping", "id": DEEP}, "id"),
+        ({"type": "request", "id": DEEP, "body": {}}, "id"),
+        ({"type": "request", "id": "a", "body": {"response_format": DEEP}}, "response_format"),
+        ({"type": "request", "id": "a", "body": {"tools": DEEP}}, "tools"),
         ({}, "type"),
         ({"type": "request", "body": {}}, "id"),
         ({"type": "request", "id": 5, "body": {}}, "id"),

@@ -44,6 +44,7 @@ LLAMA_31 = (
     "{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{%- endif %}{%- for message in messages %}"
     "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
 )
+DEEP_ARGUMENTS = '{"a": ' + "[" * 900 + "]" * 900 + "}"
 STRANGE = "{%- if tools %}{{- '<functions>' }}{%- endif %}{{- messages[0].content }}"
 
 
@@ -122,6 +123,9 @@ def test_a_forced_call_has_begun(model: Path) -> None:
         {"role": "user", "content": "x", "tool_calls": [{}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": NaN}'}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": -Infinity}'}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": DEEP_ARGUMENTS}}]},
         {"role": "assistant", "tool_calls": "x"},
     ],
 )
