@@ -7,6 +7,7 @@ field's name.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ MAX_STOP_CHARACTERS = 1000
 MAX_STOP_TOKENS = 1024
 MAX_BIASES = 1024
 MAX_TOKENS = (1 << 31) - 1
+_TOKEN_ID = re.compile(r"(0|[1-9][0-9]*)\Z")
 Check = Callable[[str, Any], Any]
 
 
@@ -109,7 +111,8 @@ def logit_bias(name: str, value: Any) -> dict[int, float]:
         raise InvalidRequest(f"{name} must be an object of at most {MAX_BIASES} tokens", name)
     bias = {}
     for token, amount in value.items():
-        if not (isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 10):
+        # "01" would be a second name for 1: which of the two biases counts?
+        if not (isinstance(token, str) and len(token) < 10 and _TOKEN_ID.match(token)):
             raise InvalidRequest(f"{name}: {str(token)[:32]!r} is not a token id", name)
         try:
             bias[int(token)] = Number(-100, 100)(name, amount)

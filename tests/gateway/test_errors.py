@@ -13,6 +13,7 @@ from gateway.errors import ApiError
 from gateway.renderers import check_scores
 from gateway.schemas import CompletionRequest
 from inference.protocol import MAX_PROMPT_LOGPROBS
+from inference.request_fields import MAX_BIASES
 from tests.gateway.house import Actor, House, Process
 
 CHAT = "/v1/chat/completions"
@@ -109,6 +110,8 @@ async def test_wrong_authorization(gateway: Process, header: str) -> None:
         ({"structured_outputs": {"foo": 1}}, "structured_outputs.foo", "unknown_parameter"),
         ({"seed": 2**63}, "seed", "invalid_value"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"01": 5, "1": 3}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {str(token): 1 for token in range(MAX_BIASES + 1)}}, "logit_bias", "invalid_value"),
         ({"logit_bias": {"49152": 1}}, "logit_bias", "invalid_value"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "invalid_value"),
         ({"top_k": 2**31 - 1}, "top_k", "invalid_value"),

@@ -23,7 +23,16 @@ ODD: list[Any] = [
 VALUES: dict[str, list[Any]] = {
     "stop": [["x"] * 5, ["x"] * 16, ["x"] * 17, "x" * 1000, "x" * 1001, [""], [1]],
     "stop_token_ids": [[0, 5], [-1], [1.0], [True], list(range(1024)), list(range(1025))],
-    "logit_bias": [{"1": 100}, {"1": 101}, {"1": True}, {"-1": 1}, {str(n): 1 for n in range(1024)}],
+    "logit_bias": [
+        {"1": 100},
+        {"1": 101},
+        {"1": True},
+        {"-1": 1},
+        {"01": 5},
+        {"0": 5},
+        {"00": 5},
+        {str(n): 1 for n in range(1024)},
+    ],
     "prompt": [["a"], ["a", "b"], [[1, 2]], [[1], [2]], [-1], [1.5], [None], [1 << 40], [1, "a"]],
     "stream_options": [{"include_usage": True}, {"include_obfuscation": False}],
     "response_format": [
