@@ -81,7 +81,7 @@ class WorkerConfig:
     max_waiting_per_tenant: int = option("most queued requests of one tenant", kind=int, default=256, least=1)
     max_body_bytes: int = option("longest body of a request", kind=int, default=8 * 1024 * 1024, least=1)
     drain_seconds: float = option("how long running requests may go on after SIGTERM", kind=float, default=30.0)
-    health_deadline: float = option("seconds a step may take before the worker is unhealthy", kind=float, default=30.0)
+    health_deadline: float = option("seconds a step may take before the worker is unhealthy", kind=float, default=8.0)
     cache_reserve: float | None = option(
         "part of the KV cache, 0 to 1, in which every tenant's equal share of cached prefixes is safe from others "
         f"(default: {CACHE_RESERVE}, or what the longest request leaves)",
