@@ -220,3 +220,20 @@ async def test_a_long_prompt_is_scored_beside_the_event_loops(
     assert len(found) == 700
     wanted = [float(expected[place][token]) for place, token in enumerate(ids[1:])]
     assert found[1:] == pytest.approx(wanted, abs=1e-4)
+
+
+async def test_prompt_logprobs_beside_a_chat(gateway: Process, house: RealHouse, acme: Actor) -> None:
+    """The worker's own fields: what it has to compute it with, and stop tokens."""
+    body = {"model": house.base.name, "messages": QUESTION, "max_tokens": 2, "prompt_logprobs": 1}
+    body |= {"stop_token_ids": [0], "top_k": -1}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(gateway.url + "/v1/chat/completions", json=body, headers=acme.headers) as response,
+    ):
+        answer = await response.json()
+        assert response.status == 200, answer
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+    assert answer["prompt_logprobs"][0] is None
+    assert "prompt_logprobs" not in answer["choices"][0]
+    assert answer["system_fingerprint"].split("-")[0] == "loraplex"
+    assert house.fingerprint[:12] in answer["system_fingerprint"]
