@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from inference.core.messages import Submit
@@ -86,6 +87,7 @@ class Service:
     async def start(self, body: GenerateBody, grant: Grant) -> Choices:
         """Check the body against the grant, use the grant up and queue the request."""
         adapter = self._adapter(body.model, grant)
+        self._check_length(body, grant)
         prompt = await self._prompt_ids(body)
         check_agreement(
             grant,
@@ -142,6 +144,12 @@ class Service:
             return grant.adapter
         raise GrantRefused("The grant is not for this model")
 
+    def _check_length(self, body: GenerateBody, grant: Grant) -> None:
+        """Raises :class:`GrantRefused` for a text that cannot but be too long: tokenising it would take seconds."""
+        least = _characters(body) // self.renderer.longest_token
+        if least > grant.max_input:
+            raise GrantRefused(f"The grant allows {grant.max_input} prompt tokens, not {least} or more")
+
     async def _prompt_ids(self, body: GenerateBody) -> list[int]:
         renderer, prompt = self.renderer, body.prompt
         if body.messages is not None:
@@ -172,6 +180,20 @@ class Service:
                 "max_tokens" if room > 0 else "prompt",
             )
         return wanted
+
+
+def _characters(body: GenerateBody) -> int:
+    """Of the texts in the prompt; what is no text is refused elsewhere."""
+    if isinstance(body.prompt, str):
+        return len(body.prompt)
+    messages = body.messages or ()
+    contents = [message.get("content") for message in messages]
+    lists = [content for content in contents if isinstance(content, list)]
+    texts = [*contents, *(part.get("text") for parts in lists for part in parts if isinstance(part, dict))]
+    structured = [calls for message in messages if (calls := message.get("tool_calls"))]
+    if body.tools is not None:
+        structured.append(body.tools.tools)
+    return sum(len(text) for text in texts if isinstance(text, str)) + sum(map(len, map(orjson.dumps, structured)))
 
 
 def _bearer(request: Request) -> str:
