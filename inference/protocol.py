@@ -22,6 +22,9 @@ MAX_LOGPROBS = 20
 MAX_PROMPT_LOGPROBS = 65_536
 """Numbers that one prompt may be answered with: they leave in one event, of some megabytes."""
 
+MAX_ANSWER_LOGPROBS = 1 << 20
+"""As many for all tokens that one request may generate: each costs its client a step, so it may be more."""
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 

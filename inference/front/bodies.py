@@ -12,7 +12,7 @@ from inference.errors import InvalidRequest
 from inference.front.errors import ApiError, api_error
 from inference.front.field_checks import any_text, any_value, invalid, messages, neutral, stream_options, text
 from inference.nesting import check_nesting
-from inference.protocol import MAX_PROMPT_LOGPROBS, SamplingParams
+from inference.protocol import MAX_ANSWER_LOGPROBS, MAX_PROMPT_LOGPROBS, SamplingParams
 from inference.request_fields import COMPLETION_COUNTS, COUNTS, SAMPLING, Check, Integer, boolean, prompt
 from inference.response_format import FORMER_NAMES, constraint_of
 from inference.tools.request import ToolUse, tool_use_of
@@ -188,15 +188,29 @@ def _logprobs(values: Mapping[str, Any], *, chat: bool) -> dict[str, int | None]
 
 
 def check_scores(body: GenerateBody, prompt_tokens: int) -> None:
-    """Raises :class:`ApiError` when a prompt's log-probabilities are too many for one answer."""
-    top = body.sampling["prompt_logprobs"]
-    if top is not None and prompt_tokens * (top + 1) > MAX_PROMPT_LOGPROBS:
+    """Raises :class:`ApiError` when the log-probabilities asked for are too many for one answer."""
+    top, choices = body.sampling["prompt_logprobs"], body.choices
+    if top is not None and choices * prompt_tokens * (top + 1) > MAX_PROMPT_LOGPROBS:
         field = "prompt_logprobs" if body.shows_prompt_logprobs else "logprobs"
+        times = f", {choices} times," if choices > 1 else ""
         raise invalid(
             field,
-            f"{field}: {top} beside each of {prompt_tokens} prompt tokens are more than the "
-            f"{MAX_PROMPT_LOGPROBS} log-probabilities that one answer may hold",
+            f"{field}: {top} beside each of {prompt_tokens} prompt tokens{times} are more than the "
+            f"{MAX_PROMPT_LOGPROBS} log-probabilities of prompts that one answer may hold",
         )
+    most = most_scored_tokens(body)
+    if most is not None and body.max_tokens is not None and body.max_tokens > most:
+        raise invalid(
+            "max_tokens",
+            f"max_tokens: with this n and these log-probabilities at most {most}: "
+            f"one answer may hold {MAX_ANSWER_LOGPROBS} log-probabilities",
+        )
+
+
+def most_scored_tokens(body: GenerateBody) -> int | None:
+    """How many tokens of each choice one answer can hold with their log-probabilities; ``None``: nobody asked."""
+    top = body.sampling["logprobs"]
+    return None if top is None else MAX_ANSWER_LOGPROBS // (body.choices * (top + 1))
 
 
 def sampling_params(body: GenerateBody, max_tokens: int, vocab_size: int) -> SamplingParams:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from inference.core.messages import Submit
 from inference.errors import GrantRefused, InvalidRequest
-from inference.front.bodies import GenerateBody, check_scores, sampling_params
+from inference.front.bodies import GenerateBody, check_scores, most_scored_tokens, sampling_params
 from inference.front.choices import Choices, choice_seed
 from inference.front.core_link import NO_SLOTS, CoreLink
 from inference.front.errors import ApiError
@@ -169,7 +169,9 @@ class Service:
         room = min(ready.max_model_len, ready.num_blocks * ready.block_size + 1) - prompt_tokens
         if grant.max_output < body.choices:
             raise GrantRefused(f"The grant allows {grant.max_output} tokens, fewer than n ({body.choices})")
-        wanted = body.max_tokens if body.max_tokens is not None else min(grant.max_output // body.choices, max(room, 1))
+        most = most_scored_tokens(body) or grant.max_output
+        left = min(grant.max_output // body.choices, most, max(room, 1))
+        wanted = body.max_tokens if body.max_tokens is not None else left
         if max(wanted, 1) > room:
             limit = prompt_tokens + room
             raise ApiError(

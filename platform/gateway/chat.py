@@ -20,7 +20,7 @@ from uuid6 import uuid7
 from fleet.dialects.base import Job
 from gateway.chunks import FEW, Chunks
 from gateway.errors import ApiError, error_of, overloaded, shutting_down
-from gateway.renderers import check_scores
+from gateway.renderers import check_scores, most_scored_tokens
 from gateway.schemas import AnyRequest, ChatRequest
 from gateway.services import MOST_RUNNING, Services
 from inference.errors import EngineDead, InvalidRequest, Overloaded, WorkerUnavailable
@@ -178,6 +178,8 @@ class Run:
         """Deltas of the best worker; of the next one when the first fails before its first token."""
         model = self.model
         most = 0 if self.request.most_tokens == 0 else admitted.max_tokens
+        if (scored := most_scored_tokens(self.request)) is not None:
+            most = min(most, scored)  # a maximum that the client did not name ends where the answer is full
         sampling = {**self.request.sampling(), "max_tokens": most}
         forced = await self._forced_call()
         if forced is not None:

@@ -11,7 +11,7 @@ import orjson
 from gateway.errors import ApiError, bad_request
 from gateway.schemas import AnyRequest, ChatRequest
 from inference.prompt import PromptRenderer
-from inference.protocol import MAX_PROMPT_LOGPROBS
+from inference.protocol import MAX_ANSWER_LOGPROBS, MAX_PROMPT_LOGPROBS
 from tenants.access import ServedModel
 
 MOST_MODELS = 16
@@ -118,16 +118,30 @@ def _too_long(renderer: PromptRenderer, what: str, param: str) -> ApiError:
 
 
 def check_scores(request: AnyRequest, prompt_tokens: int) -> None:
-    """Raises ``ApiError`` 400 when a prompt's log-probabilities are more than one answer can hold."""
+    """Raises ``ApiError`` 400 when the log-probabilities asked for are more than one answer can hold."""
+    most = most_scored_tokens(request)
+    if most is not None and request.most_tokens is not None and request.most_tokens > most:
+        message = (
+            f"max_tokens: with this n and these log-probabilities at most {most}: "
+            f"one answer may hold {MAX_ANSWER_LOGPROBS} log-probabilities."
+        )
+        raise bad_request(message, "max_tokens")
     if request.scored_prompt is None:
         return
     field, top = request.scored_prompt
-    if prompt_tokens * (top + 1) > MAX_PROMPT_LOGPROBS:
+    if request.choices * prompt_tokens * (top + 1) > MAX_PROMPT_LOGPROBS:
+        times = f", {request.choices} times," if request.choices > 1 else ""
         message = (
-            f"{field}: {top} beside each of the prompt's {prompt_tokens} tokens are more than the "
-            f"{MAX_PROMPT_LOGPROBS} log-probabilities that one answer may hold."
+            f"{field}: {top} beside each of the prompt's {prompt_tokens} tokens{times} are more than the "
+            f"{MAX_PROMPT_LOGPROBS} log-probabilities of prompts that one answer may hold."
         )
         raise bad_request(message, field)
+
+
+def most_scored_tokens(request: AnyRequest) -> int | None:
+    """How many tokens of each choice one answer can hold with their log-probabilities; ``None``: nobody asked."""
+    top = request.shown_logprobs
+    return None if top is None else MAX_ANSWER_LOGPROBS // (request.choices * (top + 1))
 
 
 def _check_against_model(renderer: PromptRenderer, request: AnyRequest) -> None:

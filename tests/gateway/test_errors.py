@@ -11,8 +11,8 @@ import pytest
 
 from gateway.errors import ApiError
 from gateway.renderers import check_scores
-from gateway.schemas import CompletionRequest
-from inference.protocol import MAX_PROMPT_LOGPROBS
+from gateway.schemas import ChatRequest, CompletionRequest, parse
+from inference.protocol import MAX_ANSWER_LOGPROBS, MAX_PROMPT_LOGPROBS
 from inference.request_fields import MAX_BIASES
 from tests.gateway.house import Actor, House, Process
 
@@ -185,6 +185,22 @@ def test_a_prompts_logprobs_have_to_fit_into_one_answer() -> None:
         check_scores(echoed, MAX_PROMPT_LOGPROBS // 4 + 1)
     assert caught.value.param == "logprobs"
     check_scores(CompletionRequest(model="m", prompt="x", logprobs=3), MAX_PROMPT_LOGPROBS)
+    many = CompletionRequest(model="m", prompt="x", logprobs=3, echo=True, max_tokens=0, n=4)
+    check_scores(many, MAX_PROMPT_LOGPROBS // 16)
+    with pytest.raises(ApiError) as caught:
+        check_scores(many, MAX_PROMPT_LOGPROBS // 16 + 1)
+    assert caught.value.param == "logprobs"
+
+
+def test_an_answers_logprobs_have_to_fit_into_it() -> None:
+    most = MAX_ANSWER_LOGPROBS // (16 * 21)
+    asked = {"model": "m", "messages": MESSAGES, "logprobs": True, "top_logprobs": 20, "n": 16}
+    check_scores(parse(ChatRequest, asked), 5)
+    check_scores(parse(ChatRequest, {**asked, "max_tokens": most}), 5)
+    with pytest.raises(ApiError) as caught:
+        check_scores(parse(ChatRequest, {**asked, "max_completion_tokens": most + 1}), 5)
+    assert (caught.value.status, caught.value.param) == (400, "max_tokens")
+    check_scores(parse(ChatRequest, {**asked, "logprobs": False, "top_logprobs": 0, "max_tokens": most + 1}), 5)
 
 
 @pytest.mark.parametrize("prompt", [None, 5, [], ["a", "b"], [-1], [True], [[1], [2]], [10**8], {"a": 1}])

@@ -15,7 +15,7 @@ from inference.client import WorkerClient
 from inference.front.bodies import check_scores, generate_body
 from inference.front.errors import ApiError
 from inference.prompt import PromptRenderer
-from inference.protocol import MAX_PROMPT_LOGPROBS, TokenLogprob, joined
+from inference.protocol import MAX_ANSWER_LOGPROBS, MAX_PROMPT_LOGPROBS, TokenLogprob, joined
 from tests.inference.front.actors import TinyWorker
 from tests.inference.front.answers import CHAT, COMPLETIONS, gathered, merged, post
 
@@ -252,6 +252,20 @@ def test_a_prompts_logprobs_fit_into_one_answer() -> None:
     with pytest.raises(ApiError) as caught:
         check_scores(body, MAX_PROMPT_LOGPROBS + 1)
     assert caught.value.param == "logprobs"
+    body = generate_body(b'{"model": "m", "prompt": [1], "logprobs": 20, "echo": true, "n": 16}', chat=False)
+    check_scores(body, MAX_PROMPT_LOGPROBS // (21 * 16))
+    with pytest.raises(ApiError) as caught:
+        check_scores(body, MAX_PROMPT_LOGPROBS // (21 * 16) + 1)
+    assert caught.value.param == "logprobs"
+
+
+def test_an_answers_logprobs_fit_into_it() -> None:
+    asked = '{"model": "m", "prompt": [1], "logprobs": 20, "n": 16, "max_tokens": %d}'
+    most = MAX_ANSWER_LOGPROBS // (21 * 16)
+    check_scores(generate_body((asked % most).encode(), chat=False), 1)
+    with pytest.raises(ApiError) as caught:
+        check_scores(generate_body((asked % (most + 1)).encode(), chat=False), 1)
+    assert (caught.value.status, caught.value.param) == (400, "max_tokens")
 
 
 async def test_a_client_reads_back_what_the_core_found(
