@@ -47,6 +47,13 @@ class House:
         self.compiler.submit(job)
         return job
 
+    def has_begun(self, count: int) -> None:
+        """Waits until the checker was given so many altogether."""
+        deadline = time.monotonic() + 10
+        while len(self.checker.checked) < count:
+            assert time.monotonic() < deadline, f"only {self.checker.checked} have begun"
+            time.sleep(0.005)
+
     def next(self) -> str:
         """The waiter of the next job that ends."""
         assert self.woken.acquire(timeout=20)
@@ -76,15 +83,14 @@ def test_a_heavy_schema_delays_nobody_else(house: House) -> None:
 
 def test_the_tenant_that_used_least_is_next(house: House) -> None:
     house.submit("slow", "heavy")
-    time.sleep(0.2)
+    house.has_begun(1)
+    time.sleep(0.05)  # what it costs
     house.checker.gate.set()
     assert house.next() == "slow"
     house.checker.gate.clear()
     house.submit("hold", "x")  # both threads are busy while the others arrive
     house.submit("slow b", "y")
-    deadline = time.monotonic() + 10
-    while len(house.checker.checked) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    house.has_begun(3)
     house.submit("first", "heavy")
     house.submit("second", "light")
     house.checker.gate.set()

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -74,10 +75,11 @@ async def post(session: aiohttp.ClientSession, url: str, body: Any, token: str |
             return response.status, text
 
 
-async def settled(worker: WorkerProcess, session: aiohttp.ClientSession) -> None:
-    """The worker is idle again within two seconds: nothing runs, nothing waits, no block is held."""
+async def settled(worker: WorkerProcess, session: aiohttp.ClientSession, *, seconds: float = 2.0) -> None:
+    """The worker is idle again within so many seconds: nothing runs, nothing waits, no block is held."""
     client = WorkerClient(worker.url, session)
-    for _ in range(100):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         lines = (await client.metrics_text()).splitlines()
         values = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:")}
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
@@ -531,32 +533,69 @@ async def test_a_choice_that_finds_no_room_ends_its_request(
     await settled(own, session)
 
 
-async def test_a_slow_reader_gets_its_tokens_together(own: WorkerProcess, session: aiohttp.ClientSession) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(own.url.rsplit(":", 1)[1]), limit=1 << 24)
-    body = json.dumps({"model": "fake", "prompt": PROMPT, "max_tokens": 40, "stream": True}).encode()
-    writer.write(
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s"
-        % (own.signer.token().encode(), len(body), body)
-    )
-    await asyncio.sleep(1.5)
-    text = (await reader.readuntil(b"[DONE]")).decode(errors="replace")
-    assert text.count('"finish_reason":"length"') == 1
-    writer.close()
+async def test_a_slow_reader_gets_its_tokens_together(shared: WorkerProcess, session: aiohttp.ClientSession) -> None:
+    """It reads one byte, and the rest when everything is computed; what no buffer took until then has gathered."""
+    loop, body = asyncio.get_running_loop(), {"model": "fake", "prompt": PROMPT, "max_tokens": 400, "n": 2}
+    content = json.dumps({**body, "stream": True, "logprobs": 1, "return_token_ids": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s"
+    grant = shared.signer.token(max_output=800)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # the sender's buffer goes by it
+        await loop.sock_connect(connection, ("127.0.0.1", int(shared.url.rsplit(":", 1)[1])))
+        await loop.sock_sendall(connection, head % (grant.encode(), len(content), content))
+        received = await loop.sock_recv(connection, 1)
+        await settled(shared, session, seconds=20)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        while not received.rstrip(b"\r\n0").endswith(b"[DONE]"):
+            part = await loop.sock_recv(connection, 1 << 16)
+            assert part, received[-1000:]
+            received += part
+    events = [json.loads(line.removeprefix(b"data: ")) for line in received.splitlines() if line.startswith(b"data: {")]
+    answers: list[list[int]] = [[], []]
+    for event in events:
+        (choice,) = event["choices"]
+        assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"])
+        answers[choice["index"]] += choice["token_ids"]
+    assert [len(tokens) for tokens in answers] == [400, 400]
+    assert len(events) < 700, "what came while it did not read was sent token by token"
+    assert max(len(event["choices"][0]["token_ids"]) for event in events) > 20
+
+
+async def begun(client: WorkerClient, token: str, **body: Any) -> asyncio.Task[list[Delta]]:
+    """A request that runs and has given its first token."""
+    first = asyncio.Event()
+
+    async def answer() -> list[Delta]:
+        deltas = []
+        async for delta in client.generate({"model": "fake", "prompt": PROMPT, **body}, token):
+            deltas.append(delta)
+            first.set()
+        return deltas
+
+    running = asyncio.create_task(answer())
+    await asyncio.wait_for(first.wait(), 10)
+    return running
+
+
+async def refused_by_health(client: WorkerClient) -> Overloaded:
+    """Asks until the worker says that it takes nothing more."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            await client.health()
+        except Overloaded as error:
+            return error
+        await asyncio.sleep(0.01)
+    raise AssertionError("the worker did not notice the signal")
 
 
 async def test_a_killed_core_ends_streams_with_an_error_and_the_worker(
     own: WorkerProcess, session: aiohttp.ClientSession
 ) -> None:
     client = WorkerClient(own.url, session)
-
-    async def one() -> int:
-        seen = 0
-        async for delta in client.generate({"model": "fake", "prompt": PROMPT}, own.signer.token()):
-            seen += len(delta.token_ids)
-        return seen
-
-    streams = [asyncio.create_task(one()) for _ in range(4)]  # as many as the queue takes at once
-    await asyncio.sleep(0.4)
+    streams = [await begun(client, own.signer.token()) for _ in range(4)]
     os.kill(own.core_pid, signal.SIGKILL)
     started = time.monotonic()
     outcomes = await asyncio.gather(*streams, return_exceptions=True)
@@ -578,24 +617,20 @@ async def test_a_killed_front_takes_its_core_along(own: WorkerProcess, session: 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains(own: WorkerProcess, session: aiohttp.ClientSession, number: int) -> None:
     client = WorkerClient(own.url, session)
-    running = asyncio.create_task(collect(client, own.signer.token(), max_tokens=40))
-    await asyncio.sleep(0.2)
+    running = await begun(client, own.signer.token(), max_tokens=60)
     own.process.send_signal(number)
-    await asyncio.sleep(0.1)
+    assert "shutting down" in str(await refused_by_health(client))
     with pytest.raises(Overloaded, match="shutting down"):
         await collect(client, own.signer.token(), max_tokens=1)
-    with pytest.raises(Overloaded, match="shutting down"):
-        await client.health()
     deltas = await running
     assert deltas[-1].usage is not None
-    assert deltas[-1].usage.completion_tokens == 40
+    assert deltas[-1].usage.completion_tokens == 60
     assert await asyncio.to_thread(own.process.wait, 10) == 0
 
 
 async def test_a_drain_has_a_deadline(own: WorkerProcess, session: aiohttp.ClientSession) -> None:
     client = WorkerClient(own.url, session)
-    running = asyncio.create_task(collect(client, own.signer.token(max_output=400), max_tokens=400))
-    await asyncio.sleep(0.2)
+    running = await begun(client, own.signer.token(max_output=400), max_tokens=400)
     own.process.send_signal(signal.SIGTERM)
     with pytest.raises(WorkerUnavailable, match="shut down before"):
         await running

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from inference.client import WorkerClient
+from inference.front.health import REUSE_SECONDS
 from tests.inference.front.actors import WorkerProcess
 from tests.inference.server.conftest import Start
 
@@ -27,10 +28,35 @@ async def health(worker: WorkerProcess, session: aiohttp.ClientSession) -> tuple
     return response.status, code, time.monotonic() - started
 
 
-async def tokens(worker: WorkerProcess, session: aiohttp.ClientSession, count: int) -> int:
-    body = {"model": "fake", "prompt": PROMPT, "max_tokens": count}
-    deltas = WorkerClient(worker.url, session).generate(body, worker.signer.token())
-    return sum([len(delta.token_ids) async for delta in deltas])
+async def tokens(
+    worker: WorkerProcess, session: aiohttp.ClientSession, count: int, first: asyncio.Event | None = None
+) -> int:
+    """How many came; sets ``first`` with the first of them."""
+    body, seen = {"model": "fake", "prompt": PROMPT, "max_tokens": count}, 0
+    async for delta in WorkerClient(worker.url, session).generate(body, worker.signer.token()):
+        seen += len(delta.token_ids)
+        if first is not None:
+            first.set()
+    return seen
+
+
+async def begun(worker: WorkerProcess, session: aiohttp.ClientSession, count: int) -> asyncio.Task[int]:
+    """A request that runs and has given its first token."""
+    first = asyncio.Event()
+    running = asyncio.create_task(tokens(worker, session, count, first))
+    await asyncio.wait_for(first.wait(), 10)
+    return running
+
+
+async def turns(worker: WorkerProcess, session: aiohttp.ClientSession, wanted: tuple[int, str]) -> float:
+    """Asks until that is the answer; seconds that this one took."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        status, code, seconds = await health(worker, session)
+        if (status, code) == wanted:
+            return seconds
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"it did not turn {wanted}")
 
 
 async def test_an_idle_core_that_hangs_turns_it_red_and_green_again(
@@ -38,7 +64,7 @@ async def test_an_idle_core_that_hangs_turns_it_red_and_green_again(
 ) -> None:
     worker = start()
     assert (await health(worker, session))[:2] == (200, "ok")
-    await asyncio.sleep(1.1)  # the last step's answer is too old to count
+    await asyncio.sleep(REUSE_SECONDS + 0.1)  # the last step's answer is too old to count
     os.kill(worker.core_pid, signal.SIGSTOP)
     try:
         status, code, seconds = await health(worker, session)
@@ -49,8 +75,7 @@ async def test_an_idle_core_that_hangs_turns_it_red_and_green_again(
         assert seconds < 0.5, "once red, it says so at once"
     finally:
         os.kill(worker.core_pid, signal.SIGCONT)
-    await asyncio.sleep(0.2)
-    assert (await health(worker, session))[0] == 200
+    await turns(worker, session, (200, "ok"))
     assert await tokens(worker, session, 5) == 5
 
 
@@ -58,15 +83,14 @@ async def test_a_busy_core_that_hangs_turns_it_red_by_its_last_steps_age(
     start: Start, session: aiohttp.ClientSession
 ) -> None:
     worker = start("--step-seconds", "0.01")
-    running = asyncio.create_task(tokens(worker, session, 300))
-    await asyncio.sleep(0.3)
+    running = await begun(worker, session, 300)
     assert (await health(worker, session))[0] == 200
     os.kill(worker.core_pid, signal.SIGSTOP)
     try:
-        await asyncio.sleep(DEADLINE + 0.2)
-        status, code, seconds = await health(worker, session)
-        assert (status, code) == (503, "engine_stuck")
-        assert seconds < 0.5
+        stopped = time.monotonic()
+        seconds = await turns(worker, session, (503, "engine_stuck"))
+        assert DEADLINE - 0.5 < time.monotonic() - stopped < DEADLINE + 1
+        assert seconds < 0.5, "it waited for a step"
     finally:
         os.kill(worker.core_pid, signal.SIGCONT)
     assert await running == 300
@@ -77,9 +101,8 @@ async def test_a_core_that_hangs_at_the_first_step_turns_it_red(start: Start, se
     worker = start()
     os.kill(worker.core_pid, signal.SIGSTOP)
     running = asyncio.create_task(tokens(worker, session, 5))
-    await asyncio.sleep(1.2)
     try:
-        assert (await health(worker, session))[:2] == (503, "engine_stuck")
+        await turns(worker, session, (503, "engine_stuck"))
     finally:
         os.kill(worker.core_pid, signal.SIGCONT)
     assert await running == 5
@@ -90,7 +113,7 @@ async def test_long_steps_do_not_make_it_slow(start: Start, session: aiohttp.Cli
     worker = start("--step-seconds", "0.4")
     for _ in range(3):
         running = [asyncio.create_task(tokens(worker, session, 2)) for _ in range(4)]
-        await asyncio.sleep(0.05)  # idle, it would compute
+        await asyncio.sleep(0.05)  # idle, it would compute; that they have arrived shows nowhere before they run
         seconds = []
         while not all(task.done() for task in running):
             status, _, took = await health(worker, session)
@@ -105,8 +128,7 @@ async def test_long_steps_do_not_make_it_slow(start: Start, session: aiohttp.Cli
 @pytest.mark.parametrize("busy", [True, False])
 async def test_a_dead_core_is_seen_at_once(start: Start, session: aiohttp.ClientSession, busy: bool) -> None:
     worker = start("--step-seconds", "0.02")
-    running = asyncio.create_task(tokens(worker, session, 300)) if busy else None
-    await asyncio.sleep(0.2)
+    running = await begun(worker, session, 300) if busy else None
     os.kill(worker.core_pid, signal.SIGKILL)
     started = time.monotonic()
     if running is not None:
