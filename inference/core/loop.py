@@ -23,7 +23,6 @@ from inference.core.messages import (
     LoadAdapter,
     Message,
     Probe,
-    Ready,
     Reply,
     Stats,
     Step,
@@ -108,7 +107,7 @@ class Loop:
 
     def run_forever(self) -> None:
         """Returns when the front has gone; raises what the device raises."""
-        self._send(self._ready())
+        self._send(reports.ready(self._runner, self.scheduler.limits.max_model_len))
         while self._receive():
             batch = self.scheduler.schedule()
             results = self._runner.run(batch.rows) if batch.rows else []
@@ -121,7 +120,7 @@ class Loop:
 
     def _receive(self) -> bool:
         """Take in what has arrived; waits only while there is nothing to compute. False: leave."""
-        idle = not self.scheduler.running and not len(self.scheduler.waiting) and not self._changed
+        idle = not self.scheduler.running and not self.scheduler.waiting and not self._changed
         message: Message | Stop | None = None
         try:
             if idle:
@@ -289,16 +288,4 @@ class Loop:
             host_reads=self._host.reads,
             guessed=self.scheduler.portions.guessed,
             guessed_right=self.scheduler.portions.right,
-        )
-
-    def _ready(self) -> Ready:
-        runner = self._runner
-        return Ready(
-            block_size=runner.block_size,
-            num_blocks=runner.num_blocks,
-            num_slots=runner.num_slots,
-            max_model_len=self.scheduler.limits.max_model_len,
-            vocab_size=runner.vocab_size,
-            eos_token_ids=sorted(runner.eos_token_ids),
-            kv_dtype=runner.kv_dtype,
         )

@@ -1,4 +1,4 @@
-"""How what happened to requests travels to the front."""
+"""How what the core is, and what happened to requests, travels to the front."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from inference.core.batch import Progress
-from inference.core.messages import Reply
+from inference.core.messages import Ready, Reply
+from inference.core.step import Runner
 from inference.errors import InferenceError
 from inference.protocol import TokenLogprob
+
+
+def ready(runner: Runner, max_model_len: int) -> Ready:
+    return Ready(
+        block_size=runner.block_size,
+        num_blocks=runner.num_blocks,
+        num_slots=runner.num_slots,
+        max_model_len=max_model_len,
+        vocab_size=runner.vocab_size,
+        eos_token_ids=sorted(runner.eos_token_ids),
+        kv_dtype=runner.kv_dtype,
+    )
 
 
 def gained(progress: Progress) -> list[Any]:

@@ -132,6 +132,7 @@ class CheckedLoop(Loop):
     def _receive(self) -> bool:
         if not self.scheduler.live and not self._residency.has_work:
             self.scheduler.check_idle()
+            self._host.check()
         return super()._receive()
 
 
