@@ -30,7 +30,13 @@ demo: $(STAMP)
 	@PORT='$(PORT)' LORAPLEX_BASE_MODEL='$(or $(BASE_MODEL),$(LORAPLEX_BASE_MODEL))' exec $(BIN)/python manage.py up --demo
 
 test: $(STAMP)
+ifeq (,$(findstring tests/,$(TESTS)))
+# The kernels in a process of their own: after all others in one process, two of three runs crashed (not understood yet).
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TESTS) tests/kernels || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TESTS) --ignore=tests/kernels
+else
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TESTS)
+endif
 
 check: $(STAMP)
 	$(BIN)/ruff check .
