@@ -1,7 +1,9 @@
 # The two commands are `make demo` and `make test`; everything they make lies in .venv/ and var/.
 #
 #   make demo [PORT=8000] [BASE_MODEL=/path/to/hf-directory-or-file.gguf]
-#   make test [TESTS="tests/tenants -k admit"]
+#   make test [TESTS="tests/tenants -k admit"] [BESIDE=1]    so many processes beside each other, 2 unless said
+#   make kernels-check    compiles every GPU kernel, without a GPU
+#   make bench-kernels, make bench-gpu    on a machine with a CUDA device; docs/benchmarks.md
 #   make check   make bench [BENCH="--quick"]   make wheel   make clean
 #
 # TORCH: what to install as torch. PyTorch's own index has CPU builds; where the default one brings CUDA and that is
@@ -10,11 +12,13 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PORT ?= 8000
+# Test processes, each with servers of its own. Most tests wait for processes: two halve the time on two cores.
+BESIDE ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench wheel clean install
+.PHONY: demo test check kernels-check bench bench-kernels bench-gpu wheel clean install
 
 install: $(STAMP)
 
@@ -30,13 +34,7 @@ demo: $(STAMP)
 	@PORT='$(PORT)' LORAPLEX_BASE_MODEL='$(or $(BASE_MODEL),$(LORAPLEX_BASE_MODEL))' exec $(BIN)/python manage.py up --demo
 
 test: $(STAMP)
-ifeq (,$(findstring tests/,$(TESTS)))
-# The kernels in a process of their own: after all others in one process, two of three runs crashed (not understood yet).
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TESTS) tests/kernels || [ $$? -eq 5 ]
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TESTS) --ignore=tests/kernels
-else
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TESTS)
-endif
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(BESIDE) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -44,8 +42,17 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+kernels-check: $(STAMP)
+	PYTHONPATH=kernels $(BIN)/python -W ignore::UserWarning -m kernelcheck $(KERNELS)
+
 bench: $(STAMP)
 	$(BIN)/python tests/bench/run.py $(BENCH)
+
+bench-kernels: $(STAMP)
+	$(BIN)/python tests/bench/kernels.py $(BENCH)
+
+bench-gpu: $(STAMP)
+	$(BIN)/python tests/bench/engine_gpu.py $(BENCH)
 
 wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -18,6 +18,7 @@ from inference.front.service import Service
 from inference.grants import GrantVerifier
 from inference.model_config import ModelConfig
 from inference.model_store import fingerprint_of
+from inference.parallel.shard import Shard
 from inference.prompt import PromptRenderer
 from inference.versions import EngineVersion, engine_version
 
@@ -39,10 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run(config: WorkerConfig, listener: socket.socket) -> int:
     renderer = PromptRenderer.load(config.model)
     fingerprint = fingerprint_of(config.model)
-    ModelConfig.load(config.model)  # a model that the core would refuse is named here, in one line
+    # a model that the core would refuse is named here, in one line
+    Shard(size=config.tensor_parallel).config(ModelConfig.load(config.model))
     verifier = GrantVerifier.load(config.grant_key, base=fingerprint)
     config = config.resolved(renderer.context_length)
-    config.limits()  # what cannot work is said before the model is loaded
+    if config.kv_blocks is not None:
+        config.limits()  # what cannot work is said before the model is loaded
     link = await CoreLink.start(core_command(config))
     # Answers depend on the type, which only the core knows where the options leave it open.
     version = EngineVersion(fingerprint, link.ready.kv_dtype, engine_version())

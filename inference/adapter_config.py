@@ -88,7 +88,7 @@ _PLAIN_LORA: dict[str, tuple[Callable[[Any], bool], str]] = {
     "use_qalora": (_is_false, "false"),
     "velora_config": (_is_none_or_empty, "null"),
 }
-_READ_HERE = {
+READ_HERE = {
     "alpha_pattern",
     "exclude_modules",
     "layers_pattern",
@@ -100,6 +100,7 @@ _READ_HERE = {
     "use_dora",
     "use_rslora",
 }
+"""Keys that decide what the tensors mean."""
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.", re.ASCII)
 _PATTERN_KEY = re.compile(r"(?:[A-Za-z0-9_.-]|\\\.)+", re.ASCII)
@@ -162,7 +163,7 @@ class LoraConfig:
 def parse_config(config: dict[str, Any]) -> LoraConfig:
     """Raises :class:`~inference.errors.AdapterInvalid` naming the key that is missing, unknown or not supported."""
     for key, value in config.items():
-        if key in _READ_HERE:
+        if key in READ_HERE:
             continue
         if key not in _PLAIN_LORA:
             raise AdapterInvalid(f"adapter_config.json: unknown key {shown(key)}", key)

@@ -25,7 +25,7 @@ CONFIG_FILE = "adapter_config.json"
 TENSORS_FILE = "adapter_model.safetensors"
 STORED_FILES = (CONFIG_FILE, TENSORS_FILE)
 """The files of an adapter, in canonical order."""
-IGNORED_FILES = frozenset({"README.md"})
+IGNORED_FILES = frozenset({"README.md", "golden.json"})
 MAX_CONFIG_BYTES = 64 << 10
 MAX_TENSOR_BYTES = 2 << 30
 
@@ -75,15 +75,15 @@ def check_adapter(directory: Path, base: BaseShapes) -> AdapterSpec:
     Raises :class:`~inference.errors.AdapterInvalid`, whose ``field`` names the file, key or tensor at fault.
     """
     check_listing(directory)
-    config = parse_config(load_json(_read_config(directory / CONFIG_FILE), CONFIG_FILE))
+    config = parse_config(load_json(read_config(directory / CONFIG_FILE), CONFIG_FILE))
     path = directory / TENSORS_FILE
     with open_regular(path) as (_, size):
         if size > MAX_TENSOR_BYTES:
             raise AdapterInvalid(f"{TENSORS_FILE} has {size} bytes; at most {MAX_TENSOR_BYTES} are accepted", path.name)
     tensors = read_header(path)
     modules = by_module(tensors, base)
-    targets = tuple(_target(module, found, config) for module, found in modules.items())
-    _check_targets(config, base, set(modules))
+    targets = tuple(check_target(module, found, config) for module, found in modules.items())
+    check_targets(config, base, set(modules))
     dtypes = sorted({tensor.dtype for found in modules.values() for tensor in (found.a, found.b)})
     if len(dtypes) > 1:
         raise AdapterInvalid(f"{TENSORS_FILE} mixes the data types {', '.join(dtypes)}", TENSORS_FILE)
@@ -113,14 +113,16 @@ def check_listing(directory: Path) -> None:
         )
 
 
-def _read_config(path: Path) -> bytes:
+def read_config(path: Path) -> bytes:
+    """The bytes of ``adapter_config.json``. Raises :class:`~inference.errors.AdapterInvalid`."""
     with open_regular(path) as (file, size):
         if size > MAX_CONFIG_BYTES:
             raise AdapterInvalid(f"{path.name} has {size} bytes; at most {MAX_CONFIG_BYTES} are accepted", path.name)
         return file.read(MAX_CONFIG_BYTES)
 
 
-def _target(module: str, found: ModuleTensors, config: LoraConfig) -> AdapterTarget:
+def check_target(module: str, found: ModuleTensors, config: LoraConfig) -> AdapterTarget:
+    """One module's tensors as the configuration means them. Raises :class:`~inference.errors.AdapterInvalid`."""
     a, rank = found.a, found.a.shape[0]
     if config.rank_of(module) != rank:
         raise AdapterInvalid(
@@ -138,8 +140,10 @@ def _target(module: str, found: ModuleTensors, config: LoraConfig) -> AdapterTar
     return AdapterTarget(module, rank, config.scaling_of(module), a.name, found.b.name, *names)
 
 
-def _check_targets(config: LoraConfig, base: BaseShapes, present: set[str]) -> None:
-    """The modules that the file targets are exactly those that have tensors."""
+def check_targets(config: LoraConfig, base: BaseShapes, present: set[str]) -> None:
+    """Raise :class:`~inference.errors.AdapterInvalid` unless the modules that the file targets are exactly those that
+    have tensors.
+    """
     for module in present:
         if config.excludes(module):
             raise AdapterInvalid(f"there are tensors for {module}, which exclude_modules leaves out", "exclude_modules")
@@ -181,8 +185,13 @@ def content_digest(directory: Path) -> str:
     return digest.hexdigest()
 
 
+def is_digest(name: str) -> bool:
+    """Whether it has the form of one: a directory of that name has to hold what its name says."""
+    return _DIGEST.fullmatch(name) is not None
+
+
 def store_path(store: Path, digest: str) -> Path:
     """Where the content store keeps it. Raises :class:`~inference.errors.AdapterNotFound` for what is no digest."""
-    if not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise AdapterNotFound(f"{shown(digest)} is not an adapter's digest")
     return store / digest[:2] / digest

@@ -37,6 +37,8 @@ class Pattern(Generic[V]):
 
     def first(self, module: str, default: V) -> V:
         """The value of the first key that fits, else the default."""
+        if not self._by_length:
+            return default
         first, found = MAX_ENTRIES, default
         for text in (module, *suffixes(module)):
             data = text.encode()

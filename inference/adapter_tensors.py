@@ -44,12 +44,16 @@ def by_module(tensors: tuple[Tensor, ...], base: BaseShapes) -> dict[str, Module
     """Group a file's tensors, in the base model's order. Raises :class:`AdapterInvalid` naming the tensor at fault."""
     found: dict[str, dict[str, Tensor]] = {}
     for tensor in tensors:
-        module, part = _part(tensor.name, base)
+        module, part = part_of(tensor.name, base)
         found.setdefault(module, {})[part] = tensor
-    return {module: _checked(module, found[module], base) for module in base.modules if module in found}
+    return {module: checked_module(module, found[module], base) for module in base.modules if module in found}
 
 
-def _part(name: str, base: BaseShapes) -> tuple[str, str]:
+def part_of(name: str, base: BaseShapes) -> tuple[str, str]:
+    """The module that a tensor's name means, and which part of it: ``A``, ``B``, ``magnitude`` or ``copy``.
+
+    Raises :class:`AdapterInvalid`.
+    """
     match = _TENSOR_NAME.fullmatch(name)
     if match is None:
         raise AdapterInvalid(
@@ -68,7 +72,8 @@ def _part(name: str, base: BaseShapes) -> tuple[str, str]:
     return module, part
 
 
-def _checked(module: str, parts: dict[str, Tensor], base: BaseShapes) -> ModuleTensors:
+def checked_module(module: str, parts: dict[str, Tensor], base: BaseShapes) -> ModuleTensors:
+    """Raises :class:`AdapterInvalid` unless a module's parts fit together and fit the base model."""
     for side, other in (("A", "B"), ("B", "A")):
         if side not in parts:
             name = next(iter(parts.values())).name if other not in parts else parts[other].name

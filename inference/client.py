@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from inference.errors import (
     WorkerUnavailable,
 )
 from inference.logprob_reader import completion_entries, prompt_entries
-from inference.protocol import Delta, Usage
+from inference.protocol import Delta, Usage, WorkerTimings
 
 CONNECT_SECONDS = 5.0
 CONTROL_SECONDS = 120.0
@@ -101,14 +101,38 @@ class WorkerClient:
             raise WorkerUnavailable("/v1/models did not answer with a list: is this a worker?")
         return models
 
-    async def load_adapter(self, digest: str, path: str, operator_token: str) -> None:
-        """Make an adapter resident. One that already is raises :class:`InvalidRequest`."""
-        body = {"lora_name": digest, "lora_path": path}
+    async def load_adapter(self, digest: str, path: str | None, operator_token: str) -> None:
+        """Make an adapter resident. One that already is raises :class:`InvalidRequest`.
+
+        :param path: where the worker finds it; ``None``: in its own store, which only the native worker understands.
+        """
+        body = {"lora_name": digest} if path is None else {"lora_name": digest, "lora_path": path}
         await self._call("POST", "/v1/load_lora_adapter", body, operator_token)
 
     async def unload_adapter(self, digest: str, operator_token: str) -> None:
         """Take an adapter out. One that is not loaded raises :class:`AdapterNotFound`."""
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": digest}, operator_token)
+
+    async def public_prefixes(self, operator_token: str) -> set[str]:
+        """The ids of those declared here, as :func:`~inference.prefix_id.prefix_id` makes them."""
+        found = (await self._object("/v1/public_prefixes", operator_token)).get("data")
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise WorkerUnavailable("/v1/public_prefixes did not answer with a list: is this a worker?")
+        return {str(each.get("id")) for each in found}
+
+    async def declare_prefix(self, adapter: str | None, tokens: Sequence[int], operator_token: str) -> None:
+        """Let all tenants share what these tokens' full blocks come to; the same again changes nothing.
+
+        :param adapter: digest of the adapter that it is for; ``None``: the base model.
+        """
+        body: dict[str, Any] = {"tokens": list(tokens)}
+        if adapter is not None:
+            body["model"] = adapter
+        await self._call("POST", "/v1/public_prefixes", body, operator_token)
+
+    async def withdraw_prefix(self, prefix: str, operator_token: str) -> None:
+        """Nothing is shared under this id any more. One that is not declared raises :class:`AdapterNotFound`."""
+        await self._call("DELETE", f"/v1/public_prefixes/{prefix}", None, operator_token)
 
     async def _object(self, path: str, token: str | None) -> dict[str, Any]:
         """A JSON object; anything else that answers at this address is not a worker."""
@@ -163,7 +187,7 @@ def _delta(data: bytes, body: Mapping[str, Any]) -> Delta:
         usage = event.get("usage")
         choices = event["choices"]
         if not choices:
-            return Delta("", usage=_usage(usage))
+            return Delta("", usage=_usage(usage), timings=_timings(event.get("loraplex")))
         choice = choices[0]
         delta = Delta(
             choice["text"],
@@ -173,6 +197,8 @@ def _delta(data: bytes, body: Mapping[str, Any]) -> Delta:
             choice.get("index", 0),
             fingerprint=event.get("system_fingerprint"),
         )
+        if (said := event.get("loraplex")) is not None:
+            delta = replace(delta, timings=_timings(said), cached_tokens=_cached(said))
         if not 0 <= delta.index < body.get("n", 1):
             raise ValueError("a choice that was not asked for")
         return delta if body.keys().isdisjoint(_LOGPROBS) else _with_logprobs(delta, choice, body)
@@ -191,8 +217,15 @@ def _with_logprobs(delta: Delta, choice: Mapping[str, Any], body: Mapping[str, A
 
 
 def _usage(usage: dict[str, Any]) -> Usage:
-    details = usage.get("prompt_tokens_details") or {}
-    return Usage(usage["prompt_tokens"], usage["completion_tokens"], details.get("cached_tokens") or 0)
+    return Usage(usage["prompt_tokens"], usage["completion_tokens"], _cached(usage.get("prompt_tokens_details")) or 0)
+
+
+def _timings(said: Any) -> WorkerTimings | None:
+    """Nothing depends on them: what is no timing is none."""
+    try:
+        return WorkerTimings.from_wire(said)
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _error_in_stream(error: Mapping[str, Any]) -> InferenceError:
@@ -209,6 +242,12 @@ def _error_in_stream(error: Mapping[str, Any]) -> InferenceError:
     if code == "adapter_invalid":
         return AdapterInvalid(message, error.get("param"))
     return InvalidRequest(message, error.get("param"))
+
+
+def _cached(said: Any) -> int | None:
+    """Of the prompt, as the first event and the usage have it; what is no count of its tokens is none."""
+    count = said.get("cached_tokens") if isinstance(said, dict) else None
+    return count if type(count) is int and count >= 0 else None
 
 
 async def _error_of(response: aiohttp.ClientResponse) -> InferenceError:

@@ -24,7 +24,9 @@ from inference.options import option
 
 BLOCK_SIZE = 16
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-WEIGHTS = ("full", "int8")
+WEIGHTS = ("full", "int8", "fp8")
+ADAPTER_WEIGHTS = ("full", "fp8")
+CPU_BLOCKS = 640
 CACHE_RESERVE = 0.25
 """Part of the KV cache that the tenants' floors protect, where the longest request leaves so much."""
 
@@ -50,7 +52,12 @@ class WorkerConfig:
     host: str = option("address to listen on", default="127.0.0.1")
     port: int = option("0: any free port; the ready line names it", kind=int, default=8001, least=0, most=65535)
     slots: int = option("adapters on the device at a time; 0: the base model only", kind=int, default=8, least=0)
-    kv_blocks: int = option(f"KV cache in blocks of {BLOCK_SIZE} tokens", kind=int, default=640, least=1)
+    kv_blocks: int | None = option(
+        f"KV cache in blocks of {BLOCK_SIZE} tokens (default: {CPU_BLOCKS}; on one CUDA device what it has memory for)",
+        kind=int,
+        default=None,
+        least=1,
+    )
     max_model_len: int | None = option(
         "most tokens of a request (default: what model and cache hold)", kind=int, default=None, least=2
     )
@@ -60,9 +67,28 @@ class WorkerConfig:
         "what weights and KV are computed in; auto: bfloat16 on CUDA, else float32", default="auto", choices=DTYPES
     )
     weights: str = option(
-        "int8: the linear layers in 8 bits, about twice as fast on a CPU with AVX-512 VNNI; answers differ slightly",
+        "the linear layers in 8 bits, answers differ slightly; int8: for CPUs with AVX-512 VNNI, about twice as fast; "
+        "fp8: for CUDA with a 16-bit dtype, little more than half the memory and the bytes that a step reads",
         default="full",
         choices=WEIGHTS,
+    )
+    adapter_weights: str = option(
+        "fp8: the adapters' linear matrices in 8 bits on the device, half their memory on CUDA; answers of adapters "
+        "differ slightly, the base model's do not; slower on a CPU",
+        default="full",
+        choices=ADAPTER_WEIGHTS,
+    )
+    eager: bool = option(
+        "on CUDA, to look into a fault: steps without graphs, each waited for before the next is laid out",
+        kind=bool,
+        default=False,
+    )
+    tensor_parallel: int = option(
+        "processes that share each layer, each with its part of the weights and of the KV cache: on CUDA a device each",
+        kind=int,
+        default=1,
+        least=1,
+        most=64,
     )
     max_running: int = option("most requests in one step", kind=int, default=64, least=1)
     token_budget: int = option(
@@ -123,18 +149,22 @@ class WorkerConfig:
         return self.model.name
 
     def resolved(self, context_length: int) -> WorkerConfig:
-        """With ``max_model_len`` set: what is asked for, the model's context, and the whole cache bound it."""
+        """With ``max_model_len`` set: what is asked for, the model's context, and the whole cache bound it. As far as
+        they are known: without ``kv_blocks``, which the device decides then, only what is asked for is looked at.
+        """
+        if self.max_model_len is not None and self.max_model_len > context_length:
+            raise ConfigError(f"--max-model-len exceeds the model's context of {context_length} tokens")
+        if self.kv_blocks is None:
+            return self
         held = self.kv_blocks * BLOCK_SIZE
         if self.max_model_len is None:
             return replace(self, max_model_len=min(context_length, held))
-        if self.max_model_len > context_length:
-            raise ConfigError(f"--max-model-len exceeds the model's context of {context_length} tokens")
         if self.max_model_len > held:
             raise ConfigError(f"--max-model-len exceeds the KV cache of {held} tokens; raise --kv-blocks")
         return self
 
     def limits(self) -> Limits:
-        """What the core takes on; the settings must be :meth:`resolved`."""
+        """What the core takes on; the settings must be :meth:`resolved` with all that bounds them."""
         assert self.max_model_len is not None, "not resolved against the model's context"
         return Limits(
             max_model_len=self.max_model_len,
@@ -149,6 +179,7 @@ class WorkerConfig:
 
     def shares(self, max_model_len: int) -> ShareRules:
         """How tenants divide the cache; raises :class:`ConfigError` if the floors leave no room for a request."""
+        assert self.kv_blocks is not None, "the cache's size is not known yet"
         longest = -(-(max_model_len - 1) // BLOCK_SIZE)  # the last token generated needs no position
         room = max(self.kv_blocks - longest, 0)
         wanted = int(self.kv_blocks * (CACHE_RESERVE if self.cache_reserve is None else self.cache_reserve))

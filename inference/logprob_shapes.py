@@ -126,4 +126,4 @@ class Echo:
 
 
 def _finite(logprob: float) -> float:
-    return max(logprob, LEAST_LOGPROB)
+    return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB  # also for NaN, which JSON does not have

@@ -25,6 +25,8 @@ MAX_PROMPT_LOGPROBS = 65_536
 MAX_ANSWER_LOGPROBS = 1 << 20
 """As many for all tokens that one request may generate: each costs its client a step, so it may be more."""
 
+MAX_MILLISECONDS = 1 << 31
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -178,6 +180,11 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     constraint: Constraint | None = None
 
+    @property
+    def penalises(self) -> bool:
+        """Whether the next token's choice depends on which tokens came before, beside what the model makes of them."""
+        return self.repetition_penalty != 1.0 or bool(self.presence_penalty or self.frequency_penalty)
+
     def wire(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -214,6 +221,29 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerTimings:
+    """Where a request's time at its worker went, in milliseconds: waiting for its first step, computing up to the first
+    token, and from there to the last one so far. On the wire: ``loraplex`` in the first event of a stream, beside
+    ``cached_tokens``, and in the event that has the usage.
+    """
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+
+    def wire(self) -> dict[str, float]:
+        return {name: round(value, 3) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> WorkerTimings:
+        """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything but durations."""
+        found = cls(float(data["queue_ms"]), float(data["prefill_ms"]), float(data["decode_ms"]))
+        if not all(0 <= value < MAX_MILLISECONDS for value in (found.queue_ms, found.prefill_ms, found.decode_ms)):
+            raise ValueError("no duration")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """What a stream gained since the last delta of the same choice.
 
@@ -221,7 +251,9 @@ class Delta:
     a choice carries ``finish_reason``; the last delta of a request carries ``usage``. ``logprobs`` come with the text
     of their tokens, without those that a stop string cut off; ``offsets`` say where in the choice's text each of them
     begins, in characters. ``prompt_logprobs`` come once, with the first delta, if they were asked for.
-    ``fingerprint`` is what the worker says of itself (``system_fingerprint``), where it came from one.
+    ``fingerprint`` is what the worker says of itself (``system_fingerprint``), where it came from one. ``timings`` come
+    with the first delta and with the usage, ``cached_tokens`` (as in :class:`Usage`) with the first, from workers that
+    tell: who leaves in mid-stream never sees the usage.
     """
 
     text: str
@@ -233,6 +265,8 @@ class Delta:
     offsets: tuple[int, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     fingerprint: str | None = None
+    timings: WorkerTimings | None = None
+    cached_tokens: int | None = None
 
 
 def joined(deltas: Sequence[Delta]) -> Delta:

@@ -20,6 +20,7 @@ MAX_STOP_CHARACTERS = 1000
 MAX_STOP_TOKENS = 1024
 MAX_BIASES = 1024
 MAX_TOKENS = (1 << 31) - 1
+_END_OF_IDS = 1 << 31
 _TOKEN_ID = re.compile(r"(0|[1-9][0-9]*)\Z")
 Check = Callable[[str, Any], Any]
 
@@ -94,10 +95,16 @@ def stop(name: str, value: Any) -> tuple[str, ...]:
 def token_ids(name: str, value: Any) -> list[int]:
     if not isinstance(value, list):
         raise InvalidRequest(f"{name} must be a list of token ids", name)
-    for token in value:
-        if type(token) is not int or not 0 <= token < 1 << 31:
-            raise InvalidRequest(f"{name}: token ids are integers of at least 0, unlike {str(token)[:64]}", name)
-    return value
+    kinds = list(map(type, value))  # of a million ids; each by itself would take three times as long
+    others = set(kinds) - {int}
+    if others:
+        wrong = value[min(map(kinds.index, others))]
+    elif value and (min(value) < 0 or max(value) >= _END_OF_IDS):
+        wrong = min(value) if min(value) < 0 else max(value)
+    else:
+        return value
+    shown = "a list or an object" if isinstance(wrong, dict | list) else str(wrong)[:64]
+    raise InvalidRequest(f"{name}: token ids are integers of at least 0, unlike {shown}", name)
 
 
 def stop_token_ids(name: str, value: Any) -> tuple[int, ...]:
@@ -141,7 +148,7 @@ SAMPLING: dict[str, Check] = {
     "min_p": Number(0, 1),
     "presence_penalty": Number(-2, 2),
     "frequency_penalty": Number(-2, 2),
-    "repetition_penalty": Number(0, 10, open_low=True),
+    "repetition_penalty": Number(0.01, 10),
     "logit_bias": logit_bias,
     "seed": Integer(-(1 << 63), (1 << 63) - 1),
     "stop": stop,

@@ -18,6 +18,9 @@ FORMER_NAMES = {
 }
 """vLLM's names until 0.12, and what they became."""
 
+MAX_SOURCE = 128 * 1024
+"""Most characters of a constraint's source."""
+
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")  # OpenAI's
 _KINDS: dict[str, ConstraintKind] = {
     "json": "json_schema",
@@ -34,13 +37,21 @@ def constraint_of(body: Mapping[str, Any]) -> Constraint | None:
     Whether its schema or grammar is a good one is found out by the worker. Raises :class:`InvalidRequest` naming the
     field for everything else that is wrong.
     """
-    from_format = _response_format(body["response_format"]) if body.get("response_format") is not None else None
+    found = _response_format(body["response_format"]) if body.get("response_format") is not None else None
     outputs = body.get("structured_outputs")
-    if outputs is None:
-        return from_format
-    if from_format is not None:
-        raise InvalidRequest("response_format and structured_outputs exclude each other", "structured_outputs")
-    return _structured_outputs(outputs)
+    if outputs is not None:
+        if found is not None:
+            raise InvalidRequest("response_format and structured_outputs exclude each other", "structured_outputs")
+        found = _structured_outputs(outputs)
+    if found is not None:
+        check_source(found)
+    return found
+
+
+def check_source(constraint: Constraint) -> None:
+    """Raises :class:`InvalidRequest` where it is longer than a grammar is made of."""
+    if len(constraint.source) > MAX_SOURCE:
+        raise InvalidRequest(f"{constraint.field} exceeds {MAX_SOURCE} characters", constraint.field)
 
 
 def _response_format(value: Any) -> Constraint | None:

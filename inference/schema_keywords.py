@@ -79,7 +79,8 @@ def _check_value(keyword: str, value: Any, place: str, field: str) -> None:
         types = value if isinstance(value, list) and value else [value]
         wrong = next((each for each in types if not isinstance(each, str) or each not in _TYPES), None)
         if wrong is not None or value is None:
-            raise InvalidRequest(f"{where} is no type: {str(wrong)[:64]}", field)
+            known = ", ".join(sorted(_TYPES))
+            raise InvalidRequest(f"{field}: the type {str(wrong)[:64]!r} at {place} is none of {known}", field)
     elif keyword == "required":
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise InvalidRequest(f"{where} must be a list of names", field)

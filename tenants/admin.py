@@ -1,4 +1,7 @@
-"""Django admin for operators. It looks across tenants, and says so; secrets and digests are not shown."""
+"""Django admin for operators: what there is, across tenants, without secrets and digests.
+
+Nothing is changed here: commands and the API do that, through functions that the audit log hears of.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.auth import admin as _registered  # noqa: F401  what is not there cannot be unregistered
+from django.contrib.auth.models import Group, User
 from django.db import models
 from django.http import HttpRequest, HttpResponse
 
@@ -15,6 +20,7 @@ from tenants.models import (
     AdapterAllowance,
     AdapterVersion,
     ApiKey,
+    AuditEntry,
     BaseModel,
     Denial,
     InferenceRequest,
@@ -23,6 +29,7 @@ from tenants.models import (
     ModelAllowance,
     Plan,
     Price,
+    ReconciliationRun,
     Tenant,
     UsageHour,
 )
@@ -66,7 +73,7 @@ class OperatorAdmin(ModelAdmin):
 
 
 class ReadOnlyAdmin(OperatorAdmin):
-    """Rows that only the platform itself writes."""
+    """Rows that the platform's own functions write."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -78,8 +85,21 @@ class ReadOnlyAdmin(OperatorAdmin):
         return False
 
 
+# Django's own pages change people past the audit log and past the rule that a tenant keeps an owner.
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class UserAdmin(ReadOnlyAdmin):
+    list_display = ("username", "email", "is_staff", "is_active", "last_login")
+    list_filter = ("is_staff", "is_active")
+    search_fields = ("username", "email")
+    fields = ("username", "email", "is_staff", "is_superuser", "is_active", "date_joined", "last_login")
+
+
 @admin.register(Plan)
-class PlanAdmin(OperatorAdmin):
+class PlanAdmin(ReadOnlyAdmin):
     list_display = (
         "name",
         "requests_per_minute",
@@ -91,53 +111,37 @@ class PlanAdmin(OperatorAdmin):
 
 
 @admin.register(Tenant)
-class TenantAdmin(OperatorAdmin):
+class TenantAdmin(ReadOnlyAdmin):
     list_display = ("slug", "display_name", "state", "plan", "created_at")
     list_filter = ("state", "plan")
     search_fields = ("slug", "display_name")
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False  # suspended instead
-
 
 @admin.register(Member)
-class MemberAdmin(OperatorAdmin):
+class MemberAdmin(ReadOnlyAdmin):
     list_display = ("user", "tenant", "role")
     list_filter = ("role",)
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(OperatorAdmin):
-    """Keys are issued by ``issue_key``, which shows the secret once; here they can be renamed, dated and revoked."""
-
+class ApiKeyAdmin(ReadOnlyAdmin):
     list_display = ("public_id", "tenant", "name", "created_at", "expires_at", "revoked_at", "last_used_at")
     search_fields = ("public_id", "tenant__slug", "name")
     fields = ("tenant", "public_id", "name", "expires_at", "revoked_at", "created_at", "last_used_at")
-    readonly_fields = ("tenant", "public_id", "created_at", "last_used_at")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 @admin.register(BaseModel)
-class BaseModelAdmin(OperatorAdmin):
+class BaseModelAdmin(ReadOnlyAdmin):
     list_display = ("name", "state", "context_length", "created_at")
-    readonly_fields = ("fingerprint", "directory", "config", "created_at")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False  # register_model reads the directory
 
 
 @admin.register(ModelAllowance)
-class ModelAllowanceAdmin(OperatorAdmin):
+class ModelAllowanceAdmin(ReadOnlyAdmin):
     list_display = ("tenant", "base_model", "created_at")
 
 
 @admin.register(AdapterAllowance)
-class AdapterAllowanceAdmin(OperatorAdmin):
+class AdapterAllowanceAdmin(ReadOnlyAdmin):
     list_display = ("tenant", "adapter", "created_at")
 
 
@@ -182,8 +186,6 @@ class LedgerEntryAdmin(ReadOnlyAdmin):
 
 @admin.register(Price)
 class PriceAdmin(ReadOnlyAdmin):
-    """A price is written once, by ``set_price``; a new one is a new row."""
-
     list_display = ("base_model", "plan", "input", "cached_input", "output", "valid_from")
     list_filter = ("base_model", "plan")
     list_select_related = ("base_model", "plan")
@@ -211,3 +213,18 @@ class DenialAdmin(ReadOnlyAdmin):
     list_filter = ("code", "limit")
     list_select_related = ("tenant", "key__tenant")
     search_fields = ("tenant__slug", "last_request_id")
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnlyAdmin):
+    list_display = ("at", "tenant", "actor_kind", "actor_name", "action", "subject")
+    list_filter = ("actor_kind",)
+    list_select_related = ("tenant",)
+    search_fields = ("subject", "actor_name")
+    show_full_result_count = False
+
+
+@admin.register(ReconciliationRun)
+class ReconciliationRunAdmin(ReadOnlyAdmin):
+    list_display = ("asked_at", "tenant", "asked_by", "state", "ok")
+    list_filter = ("state", "ok")

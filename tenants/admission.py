@@ -17,6 +17,7 @@ from inference.protocol import Grant
 from tenants import denials, grants
 from tenants.access import Access, ServedModel
 from tenants.db import Pool
+from tenants.durability import on_disk
 from tenants.errors import Denied
 from tenants.limit_state import LimitState
 from tenants.refusals import Wanted, denied
@@ -38,8 +39,8 @@ class Admitted:
 
 
 _ADMIT = """
-CALL tenants_admit(%(request)s, %(tenant)s, %(key)s, %(base)s, %(adapter)s, %(prompt)s, %(max)s, %(choices)s,
-                   %(lease)s, %(now)s, NULL)
+SELECT tenants_admit_async(%(request)s, %(tenant)s, %(key)s, %(base)s, %(adapter)s, %(prompt)s, %(max)s, %(choices)s,
+                           %(lease)s, %(now)s)
 """
 
 _INT32 = 2**31 - 1
@@ -79,6 +80,7 @@ async def admit(
     prompt_tokens: int,
     max_tokens: int | None,
     choices: int = 1,
+    priority: int = 0,
     now: datetime | None = None,
 ) -> Admitted:
     """Admit the request, or raise :class:`~tenants.errors.Denied`; a refusal consumes nothing.
@@ -89,18 +91,26 @@ async def admit(
     :param request_id: a fresh UUIDv7.
     :param max_tokens: what the client asked for, for each choice; ``None``: as many as limits and context allow.
     :param choices: how many answers to the one prompt.
+    :param priority: the grant's; lower runs first.
     :param now: a clock for tests; the database's own otherwise.
     """
     wanted = Wanted(model.id, prompt_tokens, max_tokens, choices)
     try:
-        return await _admit(pool, access, model, wanted, request_id=request_id, now=now)
+        return await _admit(pool, access, model, wanted, request_id=request_id, priority=priority, now=now)
     except Denied as error:
         denials.note(pool, request_id, access, model, error)
         raise
 
 
 async def _admit(
-    pool: Pool, access: Access, model: ServedModel, wanted: Wanted, *, request_id: UUID, now: datetime | None
+    pool: Pool,
+    access: Access,
+    model: ServedModel,
+    wanted: Wanted,
+    *,
+    request_id: UUID,
+    priority: int,
+    now: datetime | None,
 ) -> Admitted:
     _check(wanted)
     arguments = {
@@ -117,10 +127,11 @@ async def _admit(
     }
     async with _turn(pool, access.tenant_id), pool.connection() as connection:
         row = await (await connection.execute(_ADMIT, arguments)).fetchone()
-    assert row is not None, "a call with an OUT parameter returns one row"
+    assert row is not None, "a function returns one row"
     verdict = row[0]
     if verdict["code"] is not None:
         raise denied(verdict, wanted)
+    await on_disk(pool)
     grant = Grant(
         request_id=str(request_id),
         tenant=str(access.tenant_id),
@@ -129,7 +140,7 @@ async def _admit(
         adapter=verdict["adapter_digest"],
         max_input=wanted.prompt_tokens,
         max_output=verdict["max_tokens"] * wanted.choices,
-        priority=0,
+        priority=priority,
         weight=verdict["weight"],
         expires_at=int(time.time()) + grants.START_WITHIN_SECONDS,
     )

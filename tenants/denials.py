@@ -7,7 +7,6 @@ loses the counts of its last second.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,10 +15,12 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg_pool import PoolTimeout
+from uuid6 import uuid7
 
 from tenants.access import Access, ServedModel
 from tenants.db import Pool
 from tenants.errors import Denied
+from tenants.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +64,13 @@ ON CONFLICT (tenant_id, hour, key_id, code, "limit", subject) DO UPDATE
 """
 
 
-class _Log:
+class _Log(WriteBehind):
     """Refusals of the requests that share one pool."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: dict[_Reason, _Seen] = {}
         self.unnamed = 0
-        self.flusher: asyncio.Task[None] | None = None
 
     def add(self, reason: _Reason, seen: _Seen) -> None:
         found = self.seen.get(reason)
@@ -80,7 +81,7 @@ class _Log:
             return
         self.seen[reason] = seen
 
-    async def flush(self, pool: Pool) -> None:
+    async def write(self, pool: Pool) -> None:
         batch, self.seen = self.seen, {}
         if self.unnamed:
             logger.warning("%d refusals for further reasons are not recorded", self.unnamed)
@@ -100,30 +101,60 @@ class _Log:
                 for reason, seen in batch.items():
                     self.add(reason, seen)
 
-    async def later(self, pool: Pool) -> None:
-        try:
-            await asyncio.sleep(FLUSH_SECONDS)
-        finally:
-            self.flusher = None
-        await self.flush(pool)
-
 
 _logs: WeakKeyDictionary[Pool, _Log] = WeakKeyDictionary()
 
 
 def note(pool: Pool, request_id: UUID, access: Access, model: ServedModel, error: Denied) -> None:
-    """Count a refusal; what is counted is written within :data:`FLUSH_SECONDS`. Never waits, never raises."""
+    """Count what admission refused; see :func:`note_refusal`."""
+    note_refusal(
+        pool,
+        access.tenant_id,
+        access.key_id,
+        error.code,
+        error.message,
+        limit=error.limit or "",
+        subject=error.subject or "",
+        model=model.id,
+        request_id=request_id,
+    )
+
+
+def note_refusal(
+    pool: Pool,
+    tenant_id: UUID,
+    key_id: int,
+    code: str,
+    message: str,
+    *,
+    limit: str = "",
+    subject: str = "",
+    model: str = "",
+    request_id: UUID | None = None,
+) -> None:
+    """Count a refusal; what is counted is written within :data:`FLUSH_SECONDS`. Never waits, never raises.
+
+    :param code: one of a few: rows are counted by it. :param model: as the client called it.
+    :param request_id: ``None`` where it was refused before it had one.
+    """
     log = _logs.setdefault(pool, _Log())
     now = datetime.now(UTC)
     hour = now.replace(minute=0, second=0, microsecond=0)
-    reason = _Reason(access.tenant_id, hour, access.key_id, error.code, error.limit or "", error.subject or "")
-    log.add(reason, _Seen(1, now, request_id, model.id[:200], error.message[:500]))
-    if log.flusher is None:
-        log.flusher = asyncio.get_running_loop().create_task(log.later(pool))
+    reason = _Reason(tenant_id, hour, key_id, code, limit, subject)
+    request_id = request_id or UUID(str(uuid7()))
+    log.add(reason, _Seen(1, now, request_id, _storable(model, 200), _storable(message, 500)))
+    log.soon(pool, FLUSH_SECONDS)
+
+
+def _storable(text: str, most: int) -> str:
+    """What a client wrote, without what PostgreSQL's texts cannot hold: one refusal must not keep others from being
+    written.
+    """
+    return text[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 async def flush(pool: Pool) -> None:
-    """Write what is counted now: before the pool is closed."""
+    """Write what is counted, and wait for what is being written: before the pool is closed."""
     log = _logs.get(pool)
     if log is not None:
         await log.flush(pool)

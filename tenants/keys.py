@@ -1,4 +1,4 @@
-"""API keys: ``lpx_live_<public id>_<secret><checksum>``.
+"""API keys: ``lpx_live_<public id>_<secret><checksum>``; operators' keys begin with ``lpx_operator_``.
 
 ``public id`` (12 characters) finds the row; ``secret`` (33 base62 characters, 196 bits) is stored only as HMAC-SHA-256
 under a versioned pepper; ``checksum`` (6 base62 characters) is the CRC-32 of everything before it, so that a typing
@@ -19,12 +19,14 @@ from django.conf import settings
 from tenants.errors import InvalidKey, NotConfigured
 
 PREFIX = "lpx_live_"
+OPERATOR_PREFIX = "lpx_operator_"
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PUBLIC_LENGTH = 12
 _SECRET_LENGTH = 33
 _CHECKSUM_LENGTH = 6
 _FORMAT = re.compile(
-    rf"{PREFIX}([0-9A-Za-z]{{{_PUBLIC_LENGTH}}})_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})",
+    rf"({PREFIX}|{OPERATOR_PREFIX})([0-9A-Za-z]{{{_PUBLIC_LENGTH}}})_[0-9A-Za-z]{{{_SECRET_LENGTH}}}"
+    rf"([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})",
     re.ASCII,
 )
 
@@ -67,22 +69,22 @@ def _random_text(length: int) -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 
-def generate() -> ParsedKey:
+def generate(prefix: str = PREFIX) -> ParsedKey:
     """A new key; ``secret.reveal()`` is the whole text to show once."""
     public_id = _random_text(_PUBLIC_LENGTH)
-    body = f"{PREFIX}{public_id}_{_random_text(_SECRET_LENGTH)}"
+    body = f"{prefix}{public_id}_{_random_text(_SECRET_LENGTH)}"
     return ParsedKey(public_id, Secret(body + _base62(zlib.crc32(body.encode()), _CHECKSUM_LENGTH)))
 
 
-def parse(text: str) -> ParsedKey:
-    """Check format and checksum, offline. Raises :class:`~tenants.errors.InvalidKey`."""
+def parse(text: str, prefix: str = PREFIX) -> ParsedKey:
+    """Check kind, format and checksum, offline. Raises :class:`~tenants.errors.InvalidKey`."""
     match = _FORMAT.fullmatch(text)
-    if match is None:
+    if match is None or match[1] != prefix:
         raise InvalidKey
     body, checksum = text[:-_CHECKSUM_LENGTH], match[3]
     if not secrets.compare_digest(_base62(zlib.crc32(body.encode()), _CHECKSUM_LENGTH), checksum):
         raise InvalidKey
-    return ParsedKey(match[1], Secret(text))
+    return ParsedKey(match[2], Secret(text))
 
 
 def current_pepper() -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from tenants import audit
+from tenants.actors import Actor
 from tenants.models import Tenant
 
 OVERDUE_SECONDS = 60
@@ -149,7 +151,8 @@ def reconcile(tenant: Tenant | None = None) -> Reconciliation:
     return Reconciliation(findings, *totals)
 
 
-def repair(tenant: Tenant) -> None:
+def repair(actor: Actor, tenant: Tenant) -> None:
     """Set the tenant's accounts to what ledger and running requests say; the ledger itself is never touched."""
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT tenants_rederive(%s)", [tenant.pk])
+        audit.record(actor, "accounts.rederived", tenant.slug, tenant=tenant)

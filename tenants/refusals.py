@@ -78,9 +78,11 @@ def _of_a_limit(verdict: dict[str, Any], wanted: Wanted, retry_after: float | No
     asks = f"The request asks for {wanted.prompt_tokens} + {wanted.output} tokens"
     match name:
         case "max_concurrent":
-            return f"{value} requests are running already, which is {whose} limit {name}."
+            running = "1 request is" if value == 1 else f"{value} requests are"
+            return f"{running} running already, which is {whose} limit {name}."
         case "budget_hard":
-            return f"{asks}; of {whose} limit {name} of {value} micro-units a month, {left} are left."
+            rest = f"{left} of {value} micro-units a month"
+            return f"{asks}, which cost more than is left of {whose} limit {name}: {rest}."
         case "requests_per_minute":
             return f"{whose[0].upper()}{whose[1:]} limit {name} of {value} is used up{again}."
         case "tokens_per_minute" if retry_after is None:

@@ -1,30 +1,50 @@
 """What a request used, written down once: settle, checkpoint and reap.
 
-Each is one statement; the rules are in ``tenants/sql/settle.sql``.
+Each is one transaction; the rules are in ``tenants/sql/settle.sql``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Literal
 from uuid import UUID
 
 from tenants.admission import LEASE
 from tenants.db import Pool
+from tenants.durability import on_disk
 
 Outcome = Literal["completed", "cancelled", "failed"]
 
-StopReason = Literal["revoked", "lost"]
-"""Why a running request has to end: its key or tenant is not allowed any more; or its lease ran out (then others may
-have taken its place, and the reaper settles it), or it is settled or unknown.
+StopReason = Literal["revoked", "suspended", "lost"]
+"""Why a running request has to end: its key is not allowed any more; its tenant is not; or its lease ran out (then
+others may have taken its place, and the reaper settles it), or it is settled or unknown.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a request's time went, in milliseconds; ``None``: not known.
+
+    :param first_token_ms: from admission to the first token, as the gateway saw it; a worker that failed before counts.
+    :param queue_ms: in the worker's queue. :param prefill_ms: from there to the first token. Only workers that say so.
+    """
+
+    first_token_ms: int | None = None
+    queue_ms: int | None = None
+    prefill_ms: int | None = None
+
+
+UNTIMED = Timings()
 
 logger = logging.getLogger(__name__)
 
 _SETTLE = """
-CALL tenants_settle(%(request)s, %(prompt)s, %(cached)s, %(completion)s, %(outcome)s, %(finish)s, NULL)
+SELECT tenants_settle_async(%(request)s, %(prompt)s, %(cached)s, %(completion)s, %(outcome)s, %(finish)s,
+                            %(first_token)s, %(queue)s, %(prefill)s)
 """
 
 
@@ -37,6 +57,7 @@ async def settle(
     completion_tokens: int,
     outcome: Outcome,
     finish_reason: str | None,
+    timings: Timings = UNTIMED,
 ) -> bool:
     """Write the request's one ledger entry and give the rest of its hold and its lease back.
 
@@ -50,11 +71,15 @@ async def settle(
         "cached": min(cached_tokens, prompt_tokens),
         "completion": completion_tokens,
         "outcome": outcome,
-        "finish": finish_reason or "",
+        "finish": (finish_reason or "")[:32],  # what the column holds; a code may be a worker's own
+        "first_token": timings.first_token_ms,
+        "queue": timings.queue_ms,
+        "prefill": timings.prefill_ms,
     }
     async with pool.connection() as connection:
         row = await (await connection.execute(_SETTLE, arguments)).fetchone()
-    assert row is not None, "a call with an OUT parameter returns one row"
+    assert row is not None, "a function returns one row"
+    await on_disk(pool)  # also what somebody else settled: whoever asks again may not have heard that it is
     held: int | None = row[0]
     if held is None:
         return False
@@ -76,8 +101,16 @@ async def void(pool: Pool, request_id: UUID, *, outcome: Outcome = "cancelled") 
     )
 
 
-async def checkpoint(pool: Pool, emitted: Mapping[UUID, int], *, now: datetime | None = None) -> dict[UUID, StopReason]:
+async def checkpoint(
+    pool: Pool,
+    emitted: Mapping[UUID, int],
+    *,
+    cached: Mapping[UUID, int] = MappingProxyType({}),
+    now: datetime | None = None,
+) -> dict[UUID, StopReason]:
     """Say that these requests are alive and how many tokens each has generated; about once a second per process.
+
+    :param cached: tokens of the prompt that came from the cache, of those whose worker has said so.
 
     Renews their leases and makes the counts durable: what a crash would bill. Returns those that have to end, and why.
 
@@ -85,9 +118,11 @@ async def checkpoint(pool: Pool, emitted: Mapping[UUID, int], *, now: datetime |
     """
     if not emitted:
         return {}
-    arguments = (list(emitted), list(emitted.values()), LEASE, now)
+    found = [cached.get(request_id, 0) for request_id in emitted]
+    arguments = (list(emitted), list(emitted.values()), found, LEASE, now)
+    call = "CALL tenants_checkpoint(%s, %s, %s, %s, %s, NULL)"
     async with pool.connection() as connection:
-        row = await (await connection.execute("CALL tenants_checkpoint(%s, %s, %s, %s, NULL)", arguments)).fetchone()
+        row = await (await connection.execute(call, arguments)).fetchone()
     assert row is not None, "a call with an OUT parameter returns one row"
     return {UUID(request_id): reason for request_id, reason in row[0].items()}
 

@@ -20,7 +20,8 @@ def standing(tenant: Tenant, member: Member | None = None, key: ApiKey | None = 
     """One object a subject: the tenant, then the member and the key as far as they have limits.
 
     ``limits``: ``{name: {"limit", "used", "left"}}`` of every limit in force; ``used`` is absent for the limits of a
-    single request. Requests and tokens per minute count what is not refilled yet. Money in micro-units.
+    single request, and more than ``limit`` where more was used before the limit was set. Requests and tokens per minute
+    count what is not refilled yet: after a limit was raised, the difference is refilled too. Money in micro-units.
     """
     with connection.cursor() as cursor:
         cursor.execute(_STANDING, [tenant.pk, member.pk if member else None, key.pk if key else None])
@@ -29,22 +30,24 @@ def standing(tenant: Tenant, member: Member | None = None, key: ApiKey | None = 
 
 
 def _subject(row: dict[str, Any]) -> dict[str, Any]:
-    left = {
-        "requests_per_minute": _whole(row["requests_units"]),
-        "tokens_per_minute": _whole(row["tokens_units"]),
-        "max_concurrent": _less(row["max_concurrent"], row["running"]),
-        "tokens_per_day": _less(row["tokens_per_day"], row["day_tokens"]),
-        "tokens_per_month": _less(row["tokens_per_month"], row["month_tokens"]),
-        "budget_soft": _less(row["budget_soft"], row["month_cost"]),
-        "budget_hard": _less(row["budget_hard"], row["month_cost"]),
+    used = {
+        "requests_per_minute": _drawn(row["requests_per_minute"], row["requests_units"]),
+        "tokens_per_minute": _drawn(row["tokens_per_minute"], row["tokens_units"]),
+        "max_concurrent": row["running"],
+        "tokens_per_day": row["day_tokens"],
+        "tokens_per_month": row["month_tokens"],
+        "budget_soft": row["month_cost"],
+        "budget_hard": row["month_cost"],
     }
     limits: dict[str, dict[str, int]] = {}
     for name in Limits.NAMES:
         limit = row[name]
         if limit is None:
             continue
-        rest = left.get(name)
-        limits[name] = {"limit": limit} if rest is None else {"limit": limit, "used": limit - rest, "left": rest}
+        limits[name] = {"limit": limit}
+        if name in used:
+            spent = used[name] or 0
+            limits[name] |= {"used": spent, "left": max(limit - spent, 0)}
     sums = ("held_tokens", "held_cost", "settled_count", "settled_tokens", "settled_cost")
     return {
         "subject": row["subject"],
@@ -55,9 +58,6 @@ def _subject(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _whole(units: int | None) -> int | None:
-    return None if units is None else units // _UNIT
-
-
-def _less(limit: int | None, used: int | None) -> int | None:
-    return None if limit is None else max(limit - (used or 0), 0)
+def _drawn(limit: int | None, units: int | None) -> int | None:
+    """What is not in the bucket, a part counted as a whole."""
+    return None if limit is None or units is None else limit - units // _UNIT

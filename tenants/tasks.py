@@ -7,12 +7,24 @@ import logging
 from datetime import timedelta
 
 from celery import shared_task
+from django.contrib.sessions.models import Session
 from django.db.models import F, Q
 from django.utils import timezone
 
-from tenants import intake, reconciliation, rollups, settlement
+from tenants import (
+    actors,
+    adapter_store,
+    alerts,
+    intake,
+    payloads,
+    reconciliation_runs,
+    rollups,
+    settlement,
+    uploads,
+    webhook_delivery,
+)
 from tenants.db import open_pool
-from tenants.models import AdapterVersion, Denial
+from tenants.models import AdapterVersion, Denial, IdempotentRequest, ReconciliationRun
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +60,12 @@ def check_waiting_adapters() -> int:
     return queued
 
 
+@shared_task(name="tenants.tasks.collect_adapters", ignore_result=True)  # type: ignore[untyped-decorator]
+def collect_adapters() -> dict[str, int]:
+    """End overdue uploads and remove what no adapter needs; see :func:`tenants.adapter_store.collect`."""
+    return {"expired_uploads": uploads.expire(), **adapter_store.collect()}
+
+
 @shared_task(name="tenants.tasks.reap", ignore_result=True)  # type: ignore[untyped-decorator]
 def reap() -> int:
     """Settle the requests of gateways that died; see :func:`tenants.settlement.reap`. Returns how many."""
@@ -71,10 +89,15 @@ def roll_up() -> int:
 @shared_task(name="tenants.tasks.reconcile", ignore_result=True)  # type: ignore[untyped-decorator]
 def reconcile() -> bool:
     """Look whether everything adds up; what does not is logged as an error. Returns whether it does."""
-    found = reconciliation.reconcile()
-    for finding in found.findings:
-        logger.error("reconcile: %s: %s %s: %s", finding.check, finding.tenant, finding.about, finding.found)
-    return found.ok
+    run = ReconciliationRun.objects.create(asked_by=str(actors.of_task("reconcile")))
+    reconciliation_runs.perform(run)
+    return bool(run.ok)
+
+
+@shared_task(name="tenants.tasks.reconcile_asked", ignore_result=True)  # type: ignore[untyped-decorator]
+def reconcile_asked() -> int:
+    """Do the looks that operators asked for; see :func:`tenants.reconciliation_runs.take_up`. Returns how many."""
+    return reconciliation_runs.take_up()
 
 
 @shared_task(name="tenants.tasks.forget_denials", ignore_result=True)  # type: ignore[untyped-decorator]
@@ -82,3 +105,36 @@ def forget_denials() -> int:
     """Delete refusals older than :data:`DENIAL_DAYS` days. Returns how many rows."""
     deleted, _ = Denial.objects.unscoped().filter(hour__lt=timezone.now() - timedelta(days=DENIAL_DAYS)).delete()
     return deleted
+
+
+@shared_task(name="tenants.tasks.forget_payloads", ignore_result=True)  # type: ignore[untyped-decorator]
+def forget_payloads() -> int:
+    """See :func:`tenants.payloads.expire`. Returns how many were deleted."""
+    return payloads.expire()
+
+
+@shared_task(name="tenants.tasks.forget_callers", ignore_result=True)  # type: ignore[untyped-decorator]
+def forget_callers() -> int:
+    """Delete sessions that are over, and answers kept for an ``Idempotency-Key`` for a day. Returns how many."""
+    now = timezone.now()
+    sessions, _ = Session.objects.filter(expire_date__lt=now).delete()
+    answers, _ = IdempotentRequest.objects.filter(created_at__lt=now - timedelta(days=1)).delete()
+    return sessions + answers
+
+
+@shared_task(name="tenants.tasks.deliver_webhooks", ignore_result=True)  # type: ignore[untyped-decorator]
+def deliver_webhooks() -> int:
+    """Send what waits for webhooks; see :func:`tenants.webhook_delivery.deliver`. Returns how many tries."""
+    return webhook_delivery.deliver()
+
+
+@shared_task(name="tenants.tasks.notice", ignore_result=True)  # type: ignore[untyped-decorator]
+def notice() -> None:
+    """Tell webhooks of budgets, refusals and expiring keys; see :func:`tenants.alerts.notice`."""
+    alerts.notice()
+
+
+@shared_task(name="tenants.tasks.forget_webhook_events", ignore_result=True)  # type: ignore[untyped-decorator]
+def forget_webhook_events() -> int:
+    """See :func:`tenants.webhook_delivery.forget`. Returns how many events were deleted."""
+    return webhook_delivery.forget()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from inference.adapter_format import TENSORS_FILE, AdapterSpec, AdapterTarget, check_adapter, content_digest
+from inference.adapter_format import (
+    TENSORS_FILE,
+    AdapterSpec,
+    AdapterTarget,
+    check_adapter,
+    content_digest,
+    is_digest,
+)
 from inference.adapters.dora import fold_magnitude
 from inference.base_shapes import BaseShapes
 from inference.errors import AdapterInvalid
@@ -20,8 +26,6 @@ from inference.model_config import EMBEDDING, HEAD, ModelConfig
 from inference.models.checkpoint import Checkpoint
 from inference.models.lora import SITES, site_shapes
 from sgmv import EmbeddingWeights, SlotWeights
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,12 @@ def read_adapter(directory: Path, config: ModelConfig, base: Checkpoint, dtype: 
     """
     spec = check_adapter(directory, BaseShapes.of(config))
     tensors = _tensors(directory / TENSORS_FILE, spec)
-    if _DIGEST.fullmatch(directory.name) and content_digest(directory) != directory.name:
+    if is_digest(directory.name) and content_digest(directory) != directory.name:
         raise AdapterInvalid(f"the content of {directory.name} does not have that digest", TENSORS_FILE)
     _check_copies(spec, tensors, config, base)
     modules = {target.module: _module(target, tensors, config, base, dtype) for target in spec.targets}
-    layers = tuple(_layer(f"model.layers.{index}.", modules, config) for index in range(config.num_layers))
+    shapes = site_shapes(config)
+    layers = tuple(_layer(f"model.layers.{index}.", modules, shapes) for index in range(config.num_layers))
     placed = sum(a is not None for layer in layers for weights in layer.sites.values() for a in weights.a)
     assert placed == len(modules.keys() - {EMBEDDING, HEAD}), "check_adapter let a module through that no site serves"
     embedding, head = modules.get(EMBEDDING), modules.get(HEAD)
@@ -141,20 +146,25 @@ def _module(
             )
         b, excess = made
         excess = _finite(excess, target.magnitude, dtype)
-    return _Module(_finite(a, target.a, dtype), _finite(b, target.b, dtype), target.scaling, excess)
+        b = _finite(b, target.b, dtype)
+    return _Module(_converted(a, target.a, dtype), _converted(b, target.b, dtype), target.scaling, excess)
+
+
+def _converted(tensor: Tensor, name: str, dtype: torch.dtype) -> Tensor:
+    """The file's numbers are finite, which has been checked; what becomes of them in another type has to be as well."""
+    return tensor if tensor.dtype == dtype else _finite(tensor, name, dtype)
 
 
 def _finite(tensor: Tensor, name: str, dtype: torch.dtype) -> Tensor:
-    """The file's numbers are finite; what becomes of them here has to be as well."""
     tensor = tensor.to(dtype)
     if not tensor.isfinite().all():
         raise AdapterInvalid(f"tensor {name!r} holds numbers that are too large for {dtype}", name)
     return tensor
 
 
-def _layer(prefix: str, modules: dict[str, _Module], config: ModelConfig) -> HostLayer:
+def _layer(prefix: str, modules: dict[str, _Module], shapes: dict[str, tuple[int, tuple[int, ...]]]) -> HostLayer:
     layer = HostLayer({})
-    for site, (_, slices) in site_shapes(config).items():
+    for site, (_, slices) in shapes.items():
         found = [modules.get(prefix + module) for module in SITES[site]]
         if not any(found):
             continue

@@ -9,10 +9,9 @@ from llguidance import LLMatcher
 
 from inference.errors import InvalidRequest
 from inference.protocol import Constraint
+from inference.response_format import check_source
 from inference.schema_keywords import check_keywords
 
-MAX_SOURCE = 128 * 1024
-"""Most characters of a constraint's source."""
 MAX_CHOICES = 1024
 WHITESPACE = r"( |\n {0,32})?"
 """Between JSON's tokens: nothing, a space, or a line break with its indentation. Bounded: a model that may write
@@ -24,8 +23,7 @@ _JSON: Any = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": 'nrbtf"\
 def grammar_of(constraint: Constraint) -> str:
     """Raises :class:`InvalidRequest` naming ``constraint.field``; says nothing about whether it compiles."""
     kind, source, field = constraint.kind, constraint.source, constraint.field
-    if len(source) > MAX_SOURCE:
-        raise InvalidRequest(f"{field} exceeds {MAX_SOURCE} characters", field)
+    check_source(constraint)
     if kind == "json_object":
         return _from_schema('{"type":"object"}', field)
     if kind == "json_schema":

@@ -16,16 +16,26 @@ class Batch:
     """Row ``i`` belongs to sequence ``i``.
 
     :ivar started: those that never ran before.
+    :ivar began: when its layout did, by the scheduler's clock.
+    :ivar in_flight: what it computes has been accounted for before its results are known.
     """
 
     rows: list[Row] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     started: list[Sequence] = field(default_factory=list)
+    began: float = 0.0
+    in_flight: bool = False
 
     @property
     def tokens(self) -> int:
         """Positions that the step computes."""
         return sum(len(row.tokens) for row in self.rows)
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether the step after it can be laid out before its results are known."""
+        pairs = zip(self.rows, self.sequences, strict=True)
+        return all(sequence.foreseeable for row, sequence in pairs if row.params or row.prompt_logprobs is not None)
 
     def append(self, sequence: Sequence, length: int) -> int:
         """The sequence's next ``length`` tokens, sampled from if they are its last; returns ``length``."""
@@ -44,6 +54,7 @@ class Batch:
                 sequence.seed,
                 mask=sequence.matcher if samples else None,
                 prompt_logprobs=sequence.params.prompt_logprobs if sequence.unscored else None,
+                follows=sequence.row if samples and sequence.unknown else None,
             )
         )
         return length

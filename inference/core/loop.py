@@ -15,6 +15,7 @@ from inference.core import reports
 from inference.core.adapter_source import AdapterSource
 from inference.core.batch import Batch, Progress
 from inference.core.blocks import NOBODY
+from inference.core.flight import Flight
 from inference.core.host_tier import HostTier
 from inference.core.limits import Limits
 from inference.core.messages import (
@@ -60,7 +61,7 @@ class Stop:
 
 
 class Loop:
-    """``schedule → run → postprocess`` until the front goes away.
+    """``schedule → launch → postprocess`` until the front goes away.
 
     Owns the device: everything that touches the runner happens in the thread that calls :meth:`run_forever`, except
     reading an adapter from disk.
@@ -98,6 +99,7 @@ class Loop:
             runner.num_blocks, runner.block_size, base=base, kv_dtype=runner.kv_dtype, rules=limits.shares
         )
         self.scheduler = Scheduler(limits, cache, self._residency, eos_token_ids=runner.eos_token_ids)
+        self._flight = Flight(runner, self.scheduler.foresee)
         self._constraints = constraints(lambda: self.inbox.put(None)) if constraints is not None else None
         self._stalled = False  # every running request waits for its mask
         self._failed: list[Progress] = []
@@ -110,17 +112,16 @@ class Loop:
         self._send(reports.ready(self._runner, self.scheduler.limits.max_model_len))
         while self._receive():
             batch = self.scheduler.schedule()
-            results = self._runner.run(batch.rows) if batch.rows else []
-            progress = self.scheduler.postprocess(batch, results)
-            self._report(batch, progress)
-            self._stalled = not batch.rows and bool(self.scheduler.running)
+            self._stalled = not (batch.rows or self._flight) and bool(self.scheduler.running)
+            for ended, results in self._flight.advance(batch):
+                self._report(ended, self.scheduler.postprocess(ended, results))
         if self._constraints is not None:
             self._constraints.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def _receive(self) -> bool:
         """Take in what has arrived; waits only while there is nothing to compute. False: leave."""
-        idle = not self.scheduler.running and not self.scheduler.waiting and not self._changed
+        idle = not (self.scheduler.running or self.scheduler.waiting or self._changed or self._flight)
         message: Message | Stop | None = None
         try:
             if idle:
@@ -239,10 +240,11 @@ class Loop:
         (block,) = pool.allocate(NOBODY)
         try:
             row = Row([0], 0, [block], params=SamplingParams(max_tokens=1, temperature=0.0), prompt=[0])
-            (result,) = self._runner.run([row])
+            (result,) = self._runner.launch([row]).results()
         finally:
             pool.release(block, keep=False)
-        if result is None or not all(0 <= token < self._runner.vocab_size for token in result.tokens):
+        tokens = [] if result is None else result.tokens
+        if not tokens or not all(0 <= token < self._runner.vocab_size for token in tokens):
             raise InferenceError(f"the forward step gave no token of the vocabulary but {result}")
 
     def _answer(self, call: int, action: Callable[[], None]) -> None:
@@ -258,8 +260,9 @@ class Loop:
         self._steps += computed
         if not (computed or self._changed):
             return
-        gained = [reports.gained(p) for p in progress]
-        failed = [reports.failed(p.sequence.request_id, p.error) for p in self._failed if p.error is not None]
+        gained = [reports.gained(p) for p in progress if p.error is None]
+        ended = [*self._failed, *progress]
+        failed = [reports.failed(p.sequence.request_id, p.error) for p in ended if p.error is not None]
         started = [[sequence.request_id, sequence.waited] for sequence in batch.started]
         self._failed, self._changed = [], False
         self._send(Step(gained, failed, started, values(self._stats())))

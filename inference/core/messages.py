@@ -1,17 +1,11 @@
-"""What front and core say to each other, and how it is framed.
-
-A frame is four bytes of length (little-endian) and a msgpack array ``[name, field, …]``. Both ends are of one version:
-they are started together.
-"""
+"""What front and core say to each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
-
-MAX_FRAME_BYTES = 64 * 1024 * 1024
+from inference.core.codec import Codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,40 +145,14 @@ class Reply:
 
 Message = Submit | Abort | LoadAdapter | UnloadAdapter | DeclarePrefix | WithdrawPrefix | Probe | Ready | Step | Reply
 
-_TYPES: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Submit,
-        Abort,
-        LoadAdapter,
-        UnloadAdapter,
-        DeclarePrefix,
-        WithdrawPrefix,
-        Probe,
-        Ready,
-        Step,
-        Reply,
-    )
-}
-_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (*_TYPES.values(), Stats)}
+_CODEC: Codec[Message] = Codec(
+    Submit, Abort, LoadAdapter, UnloadAdapter, DeclarePrefix, WithdrawPrefix, Probe, Ready, Step, Reply
+)
+encode, decode, read = _CODEC.encode, _CODEC.decode, _CODEC.read
+
+_STATS = tuple(field.name for field in fields(Stats))
 
 
-def values(message: Any) -> list[Any]:
-    """A message's fields in order, as :func:`encode` writes them."""
-    return [getattr(message, name) for name in _FIELDS[type(message)]]
-
-
-def encode(message: Message) -> bytes:
-    """One frame, length included."""
-    body: bytes = msgpack.packb([type(message).__name__, *values(message)])
-    return len(body).to_bytes(4, "little") + body
-
-
-def decode(body: bytes) -> Message:
-    """The inverse of :func:`encode` without the length. Raises ``ValueError`` for anything else."""
-    try:
-        name, *parts = msgpack.unpackb(body, strict_map_key=False)  # logit_bias is keyed by token
-        message: Message = _TYPES[name](*parts)
-    except (KeyError, TypeError, msgpack.UnpackException) as error:
-        raise ValueError("not a message of this version") from error
-    return message
+def values(stats: Stats) -> list[Any]:
+    """Its fields in order, as :class:`Step` carries them."""
+    return [getattr(stats, name) for name in _STATS]

@@ -17,16 +17,20 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from inference.config import WorkerConfig
+from inference import heap
+from inference.config import CPU_BLOCKS, WorkerConfig
 from inference.constraints.constraints import Constraints
 from inference.constraints.vocabulary import Vocabulary
 from inference.core.limits import Limits
 from inference.core.loop import Loop, Stop
-from inference.core.messages import MAX_FRAME_BYTES, Message, decode, encode
+from inference.core.messages import Message, encode, read
 from inference.core.step import Runner
 from inference.errors import ConfigError, InferenceError
+from inference.model_config import ModelConfig
 
 log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
@@ -49,6 +53,7 @@ def serve(
     threading.Thread(target=_read, args=(connection, loop), name="from-front", daemon=True).start()
     writer = threading.Thread(target=_write, args=(connection, outbox), name="to-front", daemon=True)
     writer.start()
+    heap.settle()
     try:
         loop.run_forever()
     finally:
@@ -61,11 +66,8 @@ def _read(connection: socket.socket, loop: Loop) -> None:
     """Frames → inbox, until the front is gone."""
     try:
         with connection.makefile("rb") as stream:
-            while header := stream.read(4):
-                length = int.from_bytes(header, "little")
-                if len(header) < 4 or length > MAX_FRAME_BYTES:
-                    raise ValueError("a broken frame from the front")
-                loop.inbox.put(decode(stream.read(length)))
+            while (message := read(stream)) is not None:
+                loop.inbox.put(message)
     except (OSError, ValueError) as error:
         log.error("the connection to the front broke: %s", error)
     loop.inbox.put(Stop())
@@ -96,8 +98,11 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def prepare() -> None:
-    """What a core process does before torch comes: signals are the front's business; it never outlives the front."""
+def prepare(name: str = "core") -> None:
+    """What a process that computes does before torch comes: signals are the front's business; it never outlives it.
+
+    :param name: what its log is known by.
+    """
     die_with_parent()
     # After each of its operations torch's other threads keep their cores busy for 3–7 ms by default, cores that this
     # process's own loops and the front want. 10,000 looks are about 0.03 ms, enough to meet an operation that follows.
@@ -105,7 +110,7 @@ def prepare() -> None:
     # Ctrl-C reaches the whole group; the front drains, then closes the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s core %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", stream=sys.stderr)
 
 
 def main() -> int:
@@ -116,30 +121,46 @@ def main() -> int:
     config: WorkerConfig = options.config
     prepare()
     try:
-        runner, base = load(config)
-        serve(
-            options.socket,
-            runner,
-            config.limits(),
-            base=base,
-            store=config.adapter_store,
-            constraints=_constraints(config.model, runner),
-        )
+        with ExitStack() as ends:
+            runner, base = load(config, ends)
+            found = replace(config, kv_blocks=runner.num_blocks, max_model_len=runner.max_model_len)
+            serve(
+                options.socket,
+                runner,
+                found.limits(),
+                base=base,
+                store=config.adapter_store,
+                constraints=_constraints(config.model, runner),
+            )
     except InferenceError as error:
         log.error("%s", error)
         return 1
     except MemoryError:
-        log.error("not enough memory for the model and %s KV blocks", config.kv_blocks)
+        log.error("not enough memory for the model and its KV cache; --kv-blocks asks for less")
         return 1
     return 0
 
 
-def load(config: WorkerConfig) -> tuple[Runner, str]:
-    """The model on its device, and the base model's part of every cache key."""
+def load(config: WorkerConfig, ends: ExitStack) -> tuple[Runner, str]:
+    """The model on its device or devices, and the base model's part of every cache key.
+
+    :param ends: learns what has to be ended with the core.
+    """
+    from inference.device import choose
     from inference.model_store import fingerprint_of
+
+    alone = config.tensor_parallel == 1
+    if config.kv_blocks is None and not (alone and choose(config.device, config.dtype)[0].type == "cuda"):
+        context = ModelConfig.load(config.model).max_position
+        config = replace(config, kv_blocks=CPU_BLOCKS).resolved(context)
+    if not alone:
+        from inference.parallel.lead import LeadRunner
+
+        lead = LeadRunner.start(config, _end)
+        ends.callback(lead.close)
+        return lead, fingerprint_of(config.model)
     from inference.runner import TorchRunner
 
-    assert config.max_model_len is not None, "not resolved against the model's context"
     runner = TorchRunner.load(
         config.model,
         num_blocks=config.kv_blocks,
@@ -149,8 +170,19 @@ def load(config: WorkerConfig) -> tuple[Runner, str]:
         dtype=config.dtype,
         device=config.device,
         weights=config.weights,
+        adapters=config.adapter_weights,
+        most_rows=config.max_running,
+        most_tokens=config.token_budget,
+        eager=config.eager,
     )
     return runner, fingerprint_of(config.model)
+
+
+def _end(reason: str) -> None:
+    """At once, whatever the loop waits for. The front sees its connection end; the other ranks end with this one."""
+    log.error("the core ends: %s", reason)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _constraints(model: Path, runner: Runner) -> Callable[[Callable[[], None]], Constraints] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inference.core.messages import ADAPTER_LOAD_SECONDS
-from inference.errors import AdapterNotFound, InferenceError
+from inference.errors import AdapterNotFound, InferenceError, Overloaded
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,12 @@ class _Resident:
     wanted_at: float = 0.0
     draining: bool = False
     unloaded: bool = False
+    settling: bool = False  # in its slot; those who wait for it are told by the next poll
     waiters: list[Any] = field(default_factory=list)
+
+    @property
+    def ready(self) -> bool:
+        return self.loading is None and not self.settling
 
 
 @dataclass(slots=True)
@@ -54,7 +59,8 @@ class Residency:
     pins takes no new requests until it is empty, so that adapters that are not resident cannot starve. Pins taken
     before that still run: a request that was promised a slot keeps it.
 
-    A load costs every running request its time, so there is at most one between two steps.
+    A load costs every running request its time, so there is at most one between two steps, and those who waited for it
+    begin a step later: a load and their prompts between two tokens of others would be a gap of both.
 
     Only the core's loop calls it. :param fetch: digest → what the runner loads, once it has been read.
     :param load: puts it into a slot. :param clear: empties one. :param wake: called when a read has ended.
@@ -85,7 +91,7 @@ class Residency:
     @property
     def resident(self) -> list[str]:
         """Digests that requests can use at once, least recently used first."""
-        ready = [entry for entry in self._residents.values() if entry.loading is None and not entry.unloaded]
+        ready = [entry for entry in self._residents.values() if entry.ready and not entry.unloaded]
         return [entry.digest for entry in sorted(ready, key=lambda entry: entry.last_used)]
 
     @property
@@ -96,22 +102,22 @@ class Residency:
     @property
     def wanted(self) -> list[str]:
         """Digests that wait for a slot or are being read."""
-        reading = [entry.digest for entry in self._residents.values() if entry.loading is not None]
+        reading = [entry.digest for entry in self._residents.values() if not entry.ready]
         return [*self._wanted, *reading]
 
     @property
     def has_work(self) -> bool:
         """Whether :meth:`poll` may have something to do without a new event."""
-        return bool(self._wanted) or any(entry.loading is not None for entry in self._residents.values())
+        return bool(self._wanted) or any(not entry.ready for entry in self._residents.values())
 
     def is_resident(self, digest: str) -> bool:
         entry = self._residents.get(digest)
-        return entry is not None and entry.loading is None and not entry.unloaded
+        return entry is not None and entry.ready and not entry.unloaded
 
     def acquire(self, digest: str, now: float) -> int | None:
         """Pin the adapter and return its slot; ``None``: :meth:`park` and wait."""
         entry = self._residents.get(digest)
-        if entry is None or entry.loading is not None or entry.draining:
+        if entry is None or not entry.ready or entry.draining:
             return None
         entry.pins += 1
         entry.last_used = now
@@ -128,7 +134,7 @@ class Residency:
     def park(self, digest: str, waiter: Any, now: float) -> None:
         """Remember a waiter; :meth:`poll` returns it, pinned, once the adapter is resident."""
         entry = self._residents.get(digest)
-        if entry is not None and entry.loading is not None and not entry.unloaded:
+        if entry is not None and not entry.ready and not entry.unloaded:
             entry.waiters.append(waiter)
         else:
             self._wanted.setdefault(digest, _Wanted(now)).waiters.append(waiter)
@@ -153,7 +159,7 @@ class Residency:
         if entry is None or entry.unloaded:
             raise AdapterNotFound(f"The adapter {digest} is not loaded")
         entry.unloaded = entry.draining = True
-        if not entry.pins and entry.loading is None:
+        if not entry.pins and entry.ready:
             self._evict(entry)
 
     def poll(self, now: float, turn: Callable[[Any], Any] | None = None) -> list[Settled]:
@@ -162,15 +168,14 @@ class Residency:
         :param turn: orders waiters: a slot goes to the adapter with the least one. Without it, first come.
         :returns: each waiter holds a pin.
         """
-        settled = []
+        settled = [self._settled(entry, now) for entry in list(self._residents.values()) if entry.settling]
         ended = [entry for entry in self._residents.values() if _has_ended(entry)]
         if ended:
-            settled.append(self._finish(ended[0], now))
-        if len(ended) > 1:
+            settled += self._finish(ended[0], now)
             self._wake()
         for digest in [digest for digest in self._wanted if digest in self._residents]:
             entry = self._residents[digest]
-            if entry.loading is None and not entry.draining:
+            if entry.ready and not entry.draining:
                 settled.append(self._settle(entry, self._wanted.pop(digest).waiters, now))
         self._hand_out(now, turn)
         return settled
@@ -199,30 +204,48 @@ class Residency:
         slots = sorted([*self._free, *(entry.slot for entry in self._residents.values())])
         assert slots == list(range(self.num_slots)), f"slots leaked: {slots}"
 
-    def _finish(self, entry: _Resident, now: float) -> Settled:
+    def _finish(self, entry: _Resident, now: float) -> list[Settled]:
+        """Put it in its slot; those who wait for it are settled by the next :meth:`poll`, or now if it fails."""
         assert entry.loading is not None
         future, entry.loading = entry.loading, None
-        waiters, entry.waiters = entry.waiters, []
         try:
-            self._load(entry.slot, future.result())
+            self._put(entry, future.result())
         except InferenceError as error:
-            return self._fail(entry, error, waiters)
+            return [self._fail(entry, error)]
         except Exception:
             # Anything else is our own mistake or the disk's; it still must not take other requests down.
             log.exception("reading the adapter %s failed", entry.digest)
-            return self._fail(entry, AdapterNotFound("The adapter cannot be read"), waiters)
+            return [self._fail(entry, AdapterNotFound("The adapter cannot be read"))]
         seconds = now - entry.wanted_at
         self.loads[bisect_left(ADAPTER_LOAD_SECONDS, seconds)] += 1
         self.load_seconds += seconds
-        settled = self._settle(entry, waiters, now)
+        entry.settling = True
+        return []
+
+    def _put(self, entry: _Resident, adapter: object) -> None:
+        """In its slot. Where the device's memory ends before its slots do, adapters that nobody uses leave it."""
+        while True:
+            try:
+                self._load(entry.slot, adapter)
+                return
+            except Overloaded:
+                self._clear(entry.slot)
+                idle = [each for each in self._idle() if each is not entry]
+                if not idle:
+                    raise
+                self._evict_one(idle)
+
+    def _settled(self, entry: _Resident, now: float) -> Settled:
+        entry.settling = False
+        settled = self._settle(entry, _taken(entry.waiters), now)
         if entry.unloaded and not entry.pins:
             self._evict(entry)
         return settled
 
-    def _fail(self, entry: _Resident, error: InferenceError, waiters: list[Any]) -> Settled:
+    def _fail(self, entry: _Resident, error: InferenceError) -> Settled:
         self.failures += 1
         self._evict(entry, clear=False)
-        return Settled(entry.digest, entry.slot, error, waiters)
+        return Settled(entry.digest, entry.slot, error, _taken(entry.waiters))
 
     def _settle(self, entry: _Resident, waiters: list[Any], now: float) -> Settled:
         entry.pins += len(waiters)
@@ -239,21 +262,24 @@ class Residency:
         future.add_done_callback(lambda _: self._wake())
 
     def _idle(self) -> list[_Resident]:
-        return [entry for entry in self._residents.values() if not entry.pins and entry.loading is None]
+        return [entry for entry in self._residents.values() if not entry.pins and entry.ready]
 
     def _has_slot(self) -> bool:
         return bool(self._free or self._idle())
 
     def _take_slot(self) -> int:
         if not self._free:
-            self.evictions += 1
-            self._evict(min(self._idle(), key=lambda entry: (not entry.draining, entry.last_used)))
+            self._evict_one(self._idle())
         return self._free.pop()
+
+    def _evict_one(self, idle: list[_Resident]) -> None:
+        self.evictions += 1
+        self._evict(min(idle, key=lambda entry: (not entry.draining, entry.last_used)))
 
     def _drain_one(self, wanted: int) -> None:
         """One more slot stops taking requests, unless as many as are wanted already do."""
         draining = sum(entry.draining for entry in self._residents.values())
-        busy = [entry for entry in self._residents.values() if entry.loading is None and not entry.draining]
+        busy = [entry for entry in self._residents.values() if entry.ready and not entry.draining]
         if busy and draining < wanted:
             min(busy, key=lambda entry: (entry.pins, entry.last_used)).draining = True
 
@@ -262,6 +288,13 @@ class Residency:
         self._free.append(entry.slot)
         if clear:
             self._clear(entry.slot)
+
+
+def _taken(waiters: list[Any]) -> list[Any]:
+    """All of them; none are left."""
+    taken = waiters.copy()
+    waiters.clear()
+    return taken
 
 
 def _has_ended(entry: _Resident) -> bool:

@@ -34,7 +34,7 @@ class Scheduler:
     """Owns the sequences, the blocks and the pins; never the device.
 
     One thread calls it: :meth:`add` and :meth:`abort` between steps, then :meth:`schedule`, then :meth:`postprocess`
-    with the same batch.
+    with the same batch. After :meth:`foresee` the next batch may be scheduled before that.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Scheduler:
         )
         self._arrivals = count()
         self._block_size = cache.block_size
-        self._began = 0.0  # the step, by the clock
+        self._ended = 0.0  # the last step, by the clock
 
     @property
     def live(self) -> int:
@@ -150,7 +150,7 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """The next step's rows; empty when nothing can run now."""
-        self._began = now = self._clock()
+        now = self._clock()
         self.cache.pool.shares.tick(now)
         self.fairness.tick(now)
         preemptions = self.preemptions
@@ -158,14 +158,34 @@ class Scheduler:
         # Blocks just taken from one request are not for a newcomer.
         started = self._admission.admit(now) if preemptions == self.preemptions else []
         batch = self.portions.fill(self.running)
-        batch.started = started
+        batch.started, batch.began = started, now
         return batch
+
+    def foresee(self, batch: Batch) -> None:
+        """Account for a launched step as far as it is known what it does: all but the tokens that it samples.
+
+        :param batch: a :attr:`~inference.core.batch.Batch.foreseeable` one; the one before has been postprocessed when
+            the next but one is scheduled.
+        """
+        batch.in_flight = True
+        for index, (sequence, row) in enumerate(zip(batch.sequences, batch.rows, strict=True)):
+            self._advance(sequence, len(row.tokens))
+            if row.params is not None:
+                sequence.expect()
+                sequence.row = index
 
     def postprocess(self, batch: Batch, results: Seq[Sampled | None]) -> list[Progress]:
         """Account for one computed step; what each request gained."""
-        self.portions.learn(batch, self._clock() - self._began)
+        now = self._clock()
+        self.portions.learn(batch, now - max(batch.began, self._ended))
+        self._ended = now
         progress = []
         for sequence, row, result in zip(batch.sequences, batch.rows, results, strict=True):
+            if sequence.state is State.FINISHED or (batch.in_flight and row.params is None):
+                continue  # the step before or somebody ended it meanwhile; or there is nothing left to find out
+            if result is not None and result.broken:
+                progress.append(self._break(sequence))
+                continue
             if row.prompt_logprobs is not None:
                 assert result is not None, "the runner scored no prompt where it was asked to"
                 sequence.score(row.start, result.prompt_logprobs)
@@ -176,12 +196,22 @@ class Scheduler:
             if row.mask is not None and not result.tokens:  # the mask was late
                 self._advance(sequence, len(row.tokens) - 1)
                 continue
-            progress.append(self._gain(sequence, row, result))
+            computed = 0 if batch.in_flight else len(row.tokens) - row.draft
+            progress.append(self._gain(sequence, row, result, computed))
         return progress
 
-    def _gain(self, sequence: Sequence, row: Row, result: Sampled) -> Progress:
-        """The sampled tokens up to the one that ends the text; those after it never happened."""
-        first, right = not sequence.output, len(result.tokens) - 1
+    def _break(self, sequence: Sequence) -> Progress:
+        """Its numbers are none: finite weights may overflow, which nothing that was checked before has to show."""
+        self._finish(sequence)
+        cause, param = ("the adapter", "model") if sequence.adapter is not None else ("this prompt", None)
+        return Progress(sequence, error=InvalidRequest(f"What the model computes with {cause} is not finite", param))
+
+    def _gain(self, sequence: Sequence, row: Row, result: Sampled, computed: int) -> Progress:
+        """The sampled tokens up to the one that ends the text; those after it never happened.
+
+        :param computed: positions that the step gave KV, right guesses aside, and that are not accounted for yet.
+        """
+        first, right = sequence.known == len(sequence.prompt), len(result.tokens) - 1
         guesses = row.tokens[len(row.tokens) - row.draft :]
         assert list(guesses[:right]) == result.tokens[:right], "the runner went on after a wrong guess"
         finish: FinishReason | None = None
@@ -190,7 +220,7 @@ class Scheduler:
             finish = sequence.gain(result.tokens[taken], self._eos, self.limits.max_model_len)
             taken += 1
         # Right guesses have their KV already; the last token taken gets it in the next step.
-        self._advance(sequence, len(row.tokens) - row.draft + taken - 1)
+        self._advance(sequence, computed + taken - 1)
         self.portions.outcome(sequence, row.draft, right)
         self.fairness.charge_output(sequence.tenant, sequence.weight, taken)
         if finish is not None:
@@ -211,7 +241,7 @@ class Scheduler:
             sequence.charged += new
             self.fairness.charge_input(sequence.tenant, sequence.weight, new)
         size = self._block_size
-        while (sequence.chain.length + 1) * size <= sequence.computed:
+        while (sequence.chain.length + 1) * size <= min(sequence.computed, sequence.known):
             index = sequence.chain.length
             tokens = sequence.tokens[index * size : (index + 1) * size]
             sequence.chain = self.cache.insert(sequence.blocks[index], sequence.chain, tokens)
@@ -231,11 +261,14 @@ class Scheduler:
         """A block for every decoding sequence's next position, best first; others' when none is left."""
         for sequence in list(self.running):
             pool = self.cache.pool
-            while sequence.state is State.RUNNING and sequence.computed == len(sequence.blocks) * self._block_size:
+            while sequence.state is State.RUNNING and self._needs_block(sequence):
                 if pool.fits(sequence.namespace, 1, sequence.weight):
                     sequence.blocks += pool.allocate(sequence.namespace, 1, sequence.weight)
                 else:
                     self._preempt(victims.for_running(self.running, self.fairness))
+
+    def _needs_block(self, sequence: Sequence) -> bool:
+        return sequence.computed == len(sequence.blocks) * self._block_size and not sequence.complete
 
     def _make_place(self, newcomer: Sequence) -> Progress | None:
         """A place in the queue: a free one, or that of a request with less claim to it, which ends."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from inference.core.lookup import Lookup
 from inference.core.prefix_cache import Chain
-from inference.core.step import BASE_SLOT
+from inference.core.step import BASE_SLOT, UNKNOWN
 from inference.protocol import FinishReason, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ class State(Enum):
 class Sequence:
     """State of one request.
 
-    :ivar tokens: the prompt, then everything generated.
-    :ivar computed: positions that have KV.
+    :ivar tokens: the prompt, then everything generated; at the end, what the step in flight generates as
+        :data:`~inference.core.step.UNKNOWN`.
+    :ivar unknown: how many those are: at most one while steps are laid out. :ivar row: its row in the step in flight.
+    :ivar computed: positions that have KV, or will have it when the steps that are launched are done.
     :ivar chain: how far its full blocks are in the prefix cache.
     :ivar slot: adapter slot while pinned, or :data:`BASE_SLOT`.
     :ivar pinned: whether the sequence holds a pin on its adapter's slot.
@@ -54,6 +56,8 @@ class Sequence:
     state: State = State.WAITING
     tokens: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
+    unknown: int = 0
+    row: int | None = None
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     slot: int = BASE_SLOT
@@ -77,9 +81,25 @@ class Sequence:
         return len(self.tokens) - self.computed
 
     @property
+    def known(self) -> int:
+        """Tokens that are known, the prompt's included."""
+        return len(self.tokens) - self.unknown
+
+    @property
+    def complete(self) -> bool:
+        """Whether the token that is being sampled is its last, whatever it is."""
+        return self.unknown > 0 and not self.left
+
+    @property
     def runnable(self) -> bool:
         """Whether a row may be spent on it: a mask that takes long is not waited for."""
-        return self.matcher is None or self.matcher.ready
+        return not self.complete and (self.matcher is None or self.matcher.ready)
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether the step after one that samples can be laid out before its token is known."""
+        free = self.matcher is None and self.lookup is None
+        return free and self.params.prompt_logprobs is None and not self.params.penalises
 
     @property
     def order(self) -> tuple[int, int]:
@@ -107,15 +127,23 @@ class Sequence:
         assert known >= 0, "a part of the prompt was not scored"
         self.scores += scores[known:]
 
+    def expect(self) -> None:
+        """A token is being sampled."""
+        self.tokens.append(UNKNOWN)
+        self.output.append(UNKNOWN)
+        self.unknown += 1
+
     def gain(self, token: int, ends: frozenset[int], max_model_len: int) -> FinishReason | None:
-        """One more generated token; why it is the last, if it is."""
-        self.tokens.append(token)
-        self.output.append(token)
+        """One more generated token, the first of those expected; why it is the last, if it is."""
+        if not self.unknown:
+            self.expect()
+        self.tokens[self.known] = self.output[self.known - len(self.prompt)] = token
+        self.unknown -= 1
         # A constraint lets an unwanted end token through only when nothing else could follow.
         ends_text = token in ends and (not self.params.ignore_eos or self.matcher is not None)
         if ends_text or token in self.params.stop_token_ids:
             return "stop"
-        if not self.left or len(self.tokens) >= max_model_len:
+        if self.known - len(self.prompt) >= self.params.max_tokens or self.known >= max_model_len:
             return "length"
         if self.matcher is not None:
             self.matcher.advance(token)

@@ -15,6 +15,8 @@ from inference.protocol import SamplingParams, TokenLogprob
 
 BASE_SLOT = -1
 """The slot of a row without an adapter."""
+UNKNOWN = -1
+"""In place of a token that the step before is still sampling."""
 
 
 class Mask(Protocol):
@@ -45,6 +47,8 @@ class Row:
     :param mask: tokens that may be chosen, joined just before sampling; ``None``: all.
     :param prompt_logprobs: report the log-probability of the prompt's token after each of ``tokens``, with this many of
         the most likely beside it.
+    :param follows: the last of ``tokens``, and of ``output``, is :data:`UNKNOWN`: it is what this row of the step
+        launched before gets. Of ``output`` only the length may be used then.
     """
 
     tokens: Sequence[int]
@@ -58,6 +62,7 @@ class Row:
     draft: int = 0
     mask: Mask | None = None
     prompt_logprobs: int | None = None
+    follows: int | None = None
 
 
 @dataclass(slots=True)
@@ -68,11 +73,34 @@ class Sampled:
         one after right guesses.
     :param logprobs: of ``tokens``, when ``params.logprobs`` asks for them.
     :param prompt_logprobs: of the prompt's tokens at positions ``start + 1 …``, as far as the prompt goes.
+    :param broken: what the model computed for it are no numbers: nothing can follow.
     """
 
     tokens: list[int]
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    broken: bool = False
+
+
+class Launched(Protocol):
+    """A step on its way."""
+
+    def results(self) -> list[Sampled | None]:
+        """Waits for the step; a result for each row that has ``params`` or ``prompt_logprobs``. To be called once.
+
+        Raises ``InferenceError`` only when the device itself fails: then the whole engine is unusable.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A :class:`Launched` that has come to its end."""
+
+    found: list[Sampled | None]
+
+    def results(self) -> list[Sampled | None]:
+        return self.found
 
 
 class Runner(Protocol):
@@ -89,11 +117,13 @@ class Runner(Protocol):
     vocab_size: int
     eos_token_ids: frozenset[int]
     kv_dtype: str
+    ahead: bool
+    """Whether :meth:`launch` returns before the step is done, and takes rows that follow one that is not."""
 
-    def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
-        """Compute KV for every row's tokens; a result for each row that has ``params`` or ``prompt_logprobs``.
+    def launch(self, rows: Sequence[Row]) -> Launched:
+        """Compute KV for every row's tokens, and sample. What happens afterwards happens on the device afterwards.
 
-        Raises ``InferenceError`` only when the device itself fails: then the whole engine is unusable.
+        Rows may change once it has returned. Raises as :meth:`Launched.results`.
         """
         ...
 
@@ -110,7 +140,11 @@ class Runner(Protocol):
         ...
 
     def load_adapter(self, slot: int, adapter: object) -> None:
-        """Put what :meth:`read_adapter` returned into ``slot``, replacing what was there. Between steps only."""
+        """Put what :meth:`read_adapter` returned into ``slot``, replacing what was there. Between steps only.
+
+        Raises :class:`~inference.errors.Overloaded` where the device has no memory for it: the slot holds a part of it
+        then, or nothing, and is to be cleared.
+        """
         ...
 
     def clear_slot(self, slot: int) -> None: ...

@@ -47,18 +47,21 @@ async def models(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """vLLM's answers: 200 in plain text, 400 for what is loaded already or is no adapter, 404 for what is not there."""
+    """vLLM's answers: 200 in plain text, 400 for what is loaded already or is no adapter, 404 for what is not there.
+
+    ``lora_path`` may be left out where ``lora_name`` is the digest of an adapter in this worker's own store.
+    """
     service: Service = request.app.state.service
     service.check_operator(request)
     fields = {"lora_name": text, "lora_path": text}
     values = checked(load_object(await service.read_body(request)), fields)
-    for name in fields:
-        if name not in values:
-            raise invalid(name, f"{name} is missing", "missing_parameter")
+    if "lora_name" not in values:
+        raise invalid("lora_name", "lora_name is missing", "missing_parameter")
     name = values["lora_name"]
     if name == service.served_name:
         raise invalid("lora_name", "lora_name is the base model's name")
-    directory = await asyncio.to_thread(_allowed, service, values["lora_path"])
+    path = values.get("lora_path") or str(_stored(service, name))
+    directory = await asyncio.to_thread(_allowed, service, path)
     digest = await asyncio.to_thread(content_digest, directory)
     stored = directory == store_path(service.adapter_store, digest)
     if stored and name != digest:
@@ -114,6 +117,13 @@ async def detokenize(request: Request) -> Response:
     if max(values["tokens"], default=0) >= service.link.ready.vocab_size:
         raise invalid("tokens", f"tokens: token ids must be below {service.link.ready.vocab_size}")
     return _json({"prompt": service.renderer.decode(values["tokens"])})
+
+
+def _stored(service: Service, name: str) -> Path:
+    try:
+        return store_path(service.adapter_store, name)
+    except AdapterNotFound:
+        raise invalid("lora_path", "lora_path is missing, and lora_name is no digest", "missing_parameter") from None
 
 
 def _allowed(service: Service, path: str) -> Path:

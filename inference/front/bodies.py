@@ -11,7 +11,7 @@ import orjson
 from inference.errors import InvalidRequest
 from inference.front.errors import ApiError, api_error
 from inference.front.field_checks import any_text, any_value, invalid, messages, neutral, stream_options, text
-from inference.nesting import check_nesting
+from inference.nesting import check_shape
 from inference.protocol import MAX_ANSWER_LOGPROBS, MAX_PROMPT_LOGPROBS, SamplingParams
 from inference.request_fields import COMPLETION_COUNTS, COUNTS, SAMPLING, Check, Integer, boolean, prompt
 from inference.response_format import FORMER_NAMES, constraint_of
@@ -47,7 +47,7 @@ class GenerateBody:
 
 
 def load_object(raw: bytes) -> dict[str, Any]:
-    """The JSON object of a body, no deeper than :data:`~inference.nesting.MAX_NESTING`."""
+    """The JSON object of a body, no deeper and no larger than :func:`~inference.nesting.check_shape` allows."""
     try:
         data = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -55,7 +55,7 @@ def load_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ApiError(400, "The body is not a JSON object", "invalid_json")
     try:
-        check_nesting(data)
+        check_shape(data)
     except InvalidRequest as error:
         raise ApiError(400, str(error), "invalid_json", error.param) from error
     return data

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from inference.front.generation import Generation
-from inference.protocol import Delta, Usage
+from inference.protocol import Delta, Usage, WorkerTimings
 
 
 def choice_seed(seed: int, index: int) -> int:
@@ -41,6 +41,11 @@ class Choices:
         """The prompt once, and every choice's tokens so far."""
         first = self._begun[0].usage
         return replace(first, completion_tokens=sum(choice.usage.completion_tokens for choice in self._begun))
+
+    @property
+    def timings(self) -> WorkerTimings | None:
+        """Of the request: choice 0 waits and computes the prompt, the last token is that of any choice."""
+        return self._begun[0].times.timings(max(choice.times.last for choice in self._begun))
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """All choices' deltas as they come, each with its ``index``; the very last one has the usage."""

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from inference.logprob_shapes import Echo, LogprobShapes
-from inference.protocol import Delta, TokenLogprob, Usage
+from inference.protocol import Delta, TokenLogprob, Usage, WorkerTimings
 from inference.tools.answers import ToolAnswers
 
 DONE = b"data: [DONE]\n\n"
@@ -59,7 +59,8 @@ class ChunkWriter:
             "system_fingerprint": fingerprint,
         }
         self._head = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._end = b'],"usage":null' if include_usage else b"]"
+        self._tail = self._end + b"}\n\n"
 
     def delta(self, delta: Delta) -> bytes:
         """The events of one delta; before the first of a choice, a chat announces the role."""
@@ -76,15 +77,16 @@ class ChunkWriter:
             choice["delta"], choice["finish_reason"] = self._answers.delta(delta)
         elif self._chat:
             choice["delta"] = {"content": choice.pop("text")}
-        return before + self._head + orjson.dumps(choice) + self._tail
+        return before + self._head + orjson.dumps(choice) + self._tail_of(delta)
 
-    def last(self, usage: Usage) -> bytes:
+    def last(self, usage: Usage, timings: WorkerTimings | None = None) -> bytes:
         """After the last token."""
         if not self._include_usage:
             return DONE
-        return self._head + b'],"usage":' + orjson.dumps(usage.openai()) + b"}\n\n" + DONE
+        more = b"" if timings is None else _said(timings.wire())
+        return self._head + b'],"usage":' + orjson.dumps(usage.openai()) + more + b"}\n\n" + DONE
 
-    def whole(self, choices: Sequence[Delta], usage: Usage) -> bytes:
+    def whole(self, choices: Sequence[Delta], usage: Usage, timings: WorkerTimings | None = None) -> bytes:
         """The answer of a request that is not streamed; each choice as one delta."""
         written = [self._choice(delta, first=True) for delta in choices]
         answer: dict[str, Any] = {
@@ -96,6 +98,8 @@ class ChunkWriter:
             "choices": written,
             "usage": usage.openai(),
         }
+        if timings is not None:
+            answer["loraplex"] = timings.wire()
         if self._chat:
             for choice in written:
                 choice["message"] = {"role": "assistant", "content": choice.pop("text"), "refusal": None}
@@ -105,6 +109,12 @@ class ChunkWriter:
                 if "prompt_logprobs" in choice:  # vLLM has it here in chats, in the choice elsewhere
                     answer["prompt_logprobs"] = choice.pop("prompt_logprobs")
         return orjson.dumps(answer)
+
+    def _tail_of(self, delta: Delta) -> bytes:
+        """The first event says already what whoever leaves in mid-stream would not see with the usage."""
+        if delta.timings is None or not self._include_usage:
+            return self._tail
+        return self._end + _said({**delta.timings.wire(), "cached_tokens": delta.cached_tokens}) + b"}\n\n"
 
     def _choice(self, delta: Delta, *, first: bool) -> dict[str, Any]:
         """What a choice has in a stream and in a whole answer; ``first``: with the prompt's part."""
@@ -130,3 +140,7 @@ class ChunkWriter:
         if not self._chat:
             return "text_completion"
         return "chat.completion.chunk" if streamed else "chat.completion"
+
+
+def _said(of_request: dict[str, Any]) -> bytes:
+    return b',"loraplex":' + orjson.dumps(of_request)

@@ -113,7 +113,7 @@ class GenerationResponse(Response):
                         await send(_head(b"text/event-stream"))
                         started = True
                     await _body(send, event)
-            await _body(send, writer.last(self._choices.usage), last=True)
+            await _body(send, writer.last(self._choices.usage, self._choices.timings), last=True)
         except InferenceError as error:
             failure = self._failure(error)
             if started:
@@ -133,7 +133,7 @@ class GenerationResponse(Response):
             return
         choices = [joined(deltas) for deltas in parts]
         long = any(len(choice.prompt_logprobs or ()) + len(choice.logprobs or ()) > FEW for choice in choices)
-        content = await _in_thread_if(long, writer.whole, choices, self._choices.usage)
+        content = await _in_thread_if(long, writer.whole, choices, self._choices.usage, self._choices.timings)
         await _plain(send, Response(content, media_type="application/json"))
 
     def _failure(self, error: InferenceError) -> ApiError:

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from inference import errors
+from inference.core.codec import MAX_FRAME_BYTES
 from inference.core.messages import (
-    MAX_FRAME_BYTES,
     Abort,
     DeclarePrefix,
     LoadAdapter,

@@ -22,6 +22,7 @@ class Generation:
 
     :param counts_prompt: this choice is the one of its request that the prompt is counted with.
     :param scores_only: the token that the core chose is nobody's: the client asked for the prompt alone.
+    :ivar times: of this choice so far.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Generation:
         self._began = False
         self._completion_tokens = 0
         self._inbox = link.submit(submit)
-        self._times = RequestTimes(
+        self.times = RequestTimes(
             metrics, tenant=submit.tenant, prompt_tokens=self._prompt_tokens, max_tokens=params.max_tokens
         )
 
@@ -57,13 +58,15 @@ class Generation:
         return Usage(self._prompt_tokens, self._completion_tokens, cached)
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
-        """Text as it comes; the last delta has the finish reason and the usage. Raises what the request failed with."""
+        """Text as it comes; the first delta of the choice that counts the prompt says what was cached and how long it
+        took, the last delta has the finish reason and the usage. Raises what the request failed with.
+        """
         finish: FinishReason | None = None
         while finish is None:
             try:
                 tokens, finish = await self._inbox.take()
             except InferenceError:
-                self._times.ended("error")
+                self.times.ended("error")
                 raise
             logprobs: Sequence[TokenLogprob] = self._inbox.logprobs
             self._inbox.logprobs = []
@@ -76,9 +79,10 @@ class Generation:
             first = not self._began
             self._began = True
             self._completion_tokens += len(piece.tokens)
-            self._times.gained(len(piece.tokens), cached=self.usage.cached_tokens, waited=self._inbox.waited)
+            self.times.gained(len(piece.tokens), cached=self.usage.cached_tokens, waited=self._inbox.waited)
             if finish is not None:
-                self._times.ended(finish)
+                self.times.ended(finish)
+            tells = first and self._counts_prompt
             yield Delta(
                 piece.text,
                 tuple(piece.tokens),
@@ -87,8 +91,10 @@ class Generation:
                 logprobs=piece.logprobs,
                 offsets=piece.offsets,
                 prompt_logprobs=(self._inbox.prompt_logprobs or ()) if first and self._scores_prompt else None,
+                timings=self.times.timings(self.times.last) if tells else None,
+                cached_tokens=self.usage.cached_tokens if tells else None,
             )
 
     def close(self) -> None:
         self._link.abort(self._request_id)
-        self._times.ended("abort")  # unless it has ended
+        self.times.ended("abort")  # unless it has ended

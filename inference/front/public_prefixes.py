@@ -2,15 +2,13 @@
 
 A hit on one tells that somebody used it lately, which is the operator's text and no tenant's; what follows it stays in
 the tenant's own namespace. A prefix counts in full blocks, for the base model or for one adapter, and is computed by
-the first request that begins with it. A worker forgets its prefixes when it stops.
+the first request that begins with it. A worker forgets its prefixes when it stops: the platform declares them again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from array import array
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +21,7 @@ from inference.front.bodies import checked, load_object
 from inference.front.errors import ApiError
 from inference.front.field_checks import invalid, messages, text
 from inference.front.service import Service
+from inference.prefix_id import prefix_id
 from inference.request_fields import token_ids
 
 
@@ -55,7 +54,7 @@ async def declare(request: Request) -> Response:
         raise invalid("prompt", f"The prefix has {len(tokens)} tokens; a request may have {ready.max_model_len}")
     if max(tokens) >= ready.vocab_size:
         raise invalid("tokens", f"tokens: token ids must be below {ready.vocab_size}")
-    name = hashlib.sha256((adapter or "base").encode() + b"\n" + array("I", tokens).tobytes()).hexdigest()
+    name = prefix_id(adapter, tokens)
     await service.link.declare_prefix(name, adapter, tokens)
     shared = len(tokens) // ready.block_size * ready.block_size
     prefix = PublicPrefix(name, adapter or service.served_name, len(tokens), shared, int(time.time()))

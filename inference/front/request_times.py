@@ -5,21 +5,24 @@ from __future__ import annotations
 import time
 
 from inference.front.metrics import FrontMetrics
-from inference.protocol import FinishReason
+from inference.protocol import FinishReason, WorkerTimings
 
 
 class RequestTimes:
     """Starts with the request's acceptance; :meth:`gained` with every handful of tokens, :meth:`ended` once.
 
     Each choice of a request has its own; the prompt is counted with the one whose ``prompt_tokens`` are not 0.
+
+    :ivar last: when the last tokens came, by the monotonic clock.
     """
 
     def __init__(self, metrics: FrontMetrics, *, tenant: str, prompt_tokens: int, max_tokens: int) -> None:
         self._metrics = metrics
         self._tenant = tenant
         self._prompt_tokens, self._max_tokens = prompt_tokens, max_tokens
-        self._accepted = self._last = time.monotonic()
+        self._accepted = self.last = time.monotonic()
         self._first: float | None = None
+        self._queued = 0.0
         self._tokens = 0
         self._over = False
 
@@ -30,17 +33,24 @@ class RequestTimes:
         if self._first is None:
             self._first = now
             seconds = now - self._accepted
-            queued = min(waited or 0.0, seconds)
+            queued = self._queued = min(waited or 0.0, seconds)
             metrics.prompt_tokens.inc(self._prompt_tokens)
             metrics.first_token.observe(seconds)
             metrics.queue.observe(queued)
             metrics.prefill.observe(seconds - queued)
             metrics.tenants.began(self._tenant, self._prompt_tokens, cached, seconds=seconds, queued=queued)
         else:
-            metrics.inter_token.observe((now - self._last) / max(tokens, 1))
+            metrics.inter_token.observe((now - self.last) / max(tokens, 1))
         metrics.tenants.gained(self._tenant, tokens)
         self._tokens += tokens
-        self._last = now
+        self.last = now
+
+    def timings(self, last: float) -> WorkerTimings | None:
+        """Of a request whose last tokens, over all choices, came at ``last``; ``None`` before its first ones."""
+        if self._first is None:
+            return None
+        prefill = self._first - self._accepted - self._queued
+        return WorkerTimings(self._queued * 1000, prefill * 1000, max(last - self._first, 0.0) * 1000)
 
     def ended(self, reason: FinishReason) -> None:
         """Only the first reason counts: whoever closes a request that has ended says nothing new."""
@@ -57,6 +67,6 @@ class RequestTimes:
         metrics.max_tokens.observe(self._max_tokens)
         if self._first is None:
             return
-        metrics.decode.observe(self._last - self._first)
+        metrics.decode.observe(self.last - self._first)
         if self._tokens > 1:
-            metrics.per_token.observe((self._last - self._first) / (self._tokens - 1))
+            metrics.per_token.observe((self.last - self._first) / (self._tokens - 1))

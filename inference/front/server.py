@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.applications import Starlette
 
+from inference import heap
 from inference.errors import ConfigError
 from inference.front.app import build_app
 from inference.front.http_protocol import BoundedProtocol
@@ -65,6 +66,7 @@ async def serve(service: Service, listener: socket.socket, *, drain_seconds: flo
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if server.started:
+        heap.settle()
         ready()
     asked, died = asyncio.create_task(stop.wait()), asyncio.create_task(service.link.dead.wait())
     await asyncio.wait({asked, died, running}, return_when=asyncio.FIRST_COMPLETED)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from inference.attention.base import AttentionBackend, AttentionStep
 from inference.model_config import ModelConfig
-from inference.models.linear import Linear
-from inference.models.lora import AdaptedSite, AdapterSites, AdapterStep
+from inference.models.adapted import AdaptedLinear
+from inference.models.lora import AdapterSites, AdapterStep
 from inference.models.pointwise import Norms, Pointwise
 from inference.models.rope import Rope
 from sgmv import Plan
@@ -21,23 +21,22 @@ from sgmv import Plan
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one layer; the four linears are fused as the adapters' sites are."""
+    """Weights of one layer, or one rank's part of them; the four linears are fused as the adapters' sites are."""
 
     input_norm: Tensor
     post_norm: Tensor
-    qkv: Linear
-    o: Linear
-    gate_up: Linear
-    down: Linear
+    qkv: AdaptedLinear
+    o: AdaptedLinear
+    gate_up: AdaptedLinear
+    down: AdaptedLinear
     norms: Norms | None = None
 
 
 class Decoder:
     """:param embed: ``[T]`` token ids → ``[T, hidden]``, a fresh tensor.
 
-    :param sites: the adapters.
-
-    :param attention: owns the KV pool; one call per layer.
+    :param config: of what is here: a rank of several has fewer heads than the model.
+    :param head: ``[n, hidden] → [n, vocab]``. :param sites: the adapters, the same ones as in the linears.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Decoder:
         embed: Callable[[Tensor], Tensor],
         layers: Sequence[Layer],
         norm: Tensor,
-        head: Linear,
+        head: Callable[[Tensor, AdapterStep | None], Tensor],
         rope: Rope,
         pointwise: Pointwise,
         sites: AdapterSites,
@@ -62,40 +61,38 @@ class Decoder:
         self.sites = sites
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, plan: Plan, attention: AttentionBackend, step: AttentionStep
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        plan: Plan,
+        attention: AttentionBackend,
+        step: AttentionStep,
+        *,
+        gains: bool | None = None,
     ) -> Tensor:
-        """Compute and store KV for all tokens. ``[T] → [T, hidden]``, before the last norm."""
+        """Compute and store KV for all tokens. ``[T] → [T, hidden]``, before the last norm.
+
+        :param gains: see :meth:`~inference.models.lora.AdapterSites.begin`.
+        """
         pointwise = self._pointwise
         cos, sin = self._rope.at(positions)
         hidden = self._embed(tokens)
         self.sites.embedding.apply(hidden, tokens, plan)
-        adapted = self.sites.begin(plan, hidden.device)
-        for index, (layer, sites) in enumerate(zip(self._layers, self.sites.layers, strict=True)):
+        adapted = self.sites.begin(plan, hidden.device, gains)
+        for index, layer in enumerate(self._layers):
             x = pointwise.rms_norm(hidden, layer.input_norm)
-            qkv = _adapted(layer.qkv, sites["qkv"], x, adapted)
-            q, k, v = pointwise.heads(qkv, layer.norms, cos, sin)
+            q, k, v = pointwise.heads(layer.qkv(x, adapted), layer.norms, cos, sin)
             x = attention.attend(index, q, k, v, step)
-            hidden = _adapted_add(layer.o, sites["o"], x, hidden, adapted)
+            hidden = layer.o.add(x, hidden, adapted)
             x = pointwise.rms_norm(hidden, layer.post_norm)
-            x = pointwise.gate(_adapted(layer.gate_up, sites["gate_up"], x, adapted))
-            hidden = _adapted_add(layer.down, sites["down"], x, hidden, adapted)
+            x = pointwise.gate(layer.gate_up(x, adapted))
+            hidden = layer.down.add(x, hidden, adapted)
         return hidden
 
-    def logits(self, hidden: Tensor, slots: Sequence[int]) -> Tensor:
-        """``[n, hidden] → [n, vocab]``: call it with the rows to sample and no others. :param slots: of each row."""
+    def logits(self, hidden: Tensor, rows: Plan | Sequence[int], *, gains: bool | None = None) -> Tensor:
+        """``[n, hidden] → [n, vocab]``: call it with the rows to sample and no others.
+
+        :param rows: the slot of each, or a plan of them. :param gains: as for :meth:`forward`.
+        """
         x = self._pointwise.rms_norm(hidden, self._norm)
-        return _adapted(self._head, self.sites.head, x, self.sites.begin_head(slots, x.device))
-
-
-def _adapted(linear: Linear, site: AdaptedSite, x: Tensor, step: AdapterStep | None) -> Tensor:
-    y = linear(x)
-    if step is not None:
-        site.apply(y, x, step)
-    return y
-
-
-def _adapted_add(linear: Linear, site: AdaptedSite, x: Tensor, residual: Tensor, step: AdapterStep | None) -> Tensor:
-    y = linear.add(x, residual)
-    if step is not None:
-        site.apply(y, x, step, residual)
-    return y
+        return self._head(x, self.sites.begin_head(rows, x.device, gains))

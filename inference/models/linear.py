@@ -1,6 +1,7 @@
-"""``Linear``: one matrix product, whatever its weight format and however it is spread over devices.
+"""``Linear``: one matrix product, whatever its weight format.
 
-The decoder sees only the protocol. Formats stand here beside each other; parallel variants will wrap them.
+Formats stand here beside each other. How a product is spread over ranks is another axis: a rank's linear is one of
+these with fewer outputs, or with fewer inputs and its output summed (:mod:`inference.parallel.summed`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from inference.errors import ConfigError
+from inference.models.fp8 import Fp8Linear
 from inference.models.int8 import Int8Linear
 from inference.models.panels import PanelLinear
 
@@ -72,15 +74,18 @@ class PackedLinear:
 
 def make_linear(weight: Tensor, bias: Tensor | None = None, *, held: str = "full") -> Linear:
     """:param weight: ``[out, in]`` as in a checkpoint, already on its device and in its dtype.
-    :param held: ``full``: as it is given; ``int8``: see :class:`Int8Linear`, float32 on the CPU alone.
+    :param held: ``full``: as it is given; ``int8``: see :class:`Int8Linear`, float32 on the CPU alone; ``fp8``: see
+        :class:`Fp8Linear`, 16-bit types on CUDA.
     :raises ConfigError: it cannot be held so.
     """
     if held == "int8":
         if weight.device.type != "cpu" or weight.dtype != torch.float32:
             raise ConfigError(f"int8 weights: float32 on the CPU, not {weight.dtype} on {weight.device.type}")
         return Int8Linear(weight, bias)
+    if held == "fp8":
+        return Fp8Linear(weight, bias)
     if held != "full":
-        raise ConfigError(f"weights {held!r}; full or int8")
+        raise ConfigError(f"weights {held!r}; full, int8 or fp8")
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         if PanelLinear.available():
             return PanelLinear(weight, bias)

@@ -18,22 +18,25 @@ _HEAD = struct.Struct("3q")
 _LINE = 64
 
 
-class _Memory(threading.local):
+class _Memory:
+    """:ivar head: what stands before the places, to be written to. :ivar address: its address, at a cache line."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        whole = np.empty(size + _LINE, np.uint8)
+        begin = -int(whole.ctypes.data) % _LINE
+        self.head: Any = whole[begin : begin + size].data  # holds the memory
+        self.address = int(whole.ctypes.data) + begin
+
+
+class _Kept(threading.local):
     """A thread's own: it waits for each of its loops, so that the next one may write over all of it."""
 
     def __init__(self) -> None:
-        self.bytes = np.empty(0, np.uint8)
-        self.head: Any = self.bytes.data
-        self.address = 0
-
-    def grow(self, size: int) -> None:
-        self.bytes = np.empty(size + _LINE, np.uint8)
-        begin = -int(self.bytes.ctypes.data) % _LINE
-        self.bytes = self.bytes[begin : begin + size]
-        self.head, self.address = self.bytes.data, int(self.bytes.ctypes.data)
+        self.memory = _Memory(0)
 
 
-_memory = _Memory()
+_kept = _Kept()
 
 
 def scratch(size: int, places: int) -> int:
@@ -43,10 +46,11 @@ def scratch(size: int, places: int) -> int:
     """
     stride = -(-size // _LINE) * _LINE
     wanted = _LINE + stride * places
-    if wanted > len(_memory.bytes):
-        _memory.grow(wanted)
-    _HEAD.pack_into(_memory.head, 0, 0, places, stride)
-    return _memory.address
+    if wanted > _kept.memory.size:
+        _kept.memory = _Memory(wanted)
+    memory = _kept.memory
+    _HEAD.pack_into(memory.head, 0, 0, places, stride)
+    return memory.address
 
 
 @njit(inline="always")

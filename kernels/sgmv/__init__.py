@@ -2,22 +2,31 @@
 
 from sgmv.embedding import EmbeddingSite, EmbeddingWeights
 from sgmv.errors import SgmvArgumentError
+from sgmv.fixed_plan import FixedPlan
 from sgmv.gain import Gain, GainRows
 from sgmv.naive import sgmv_naive
-from sgmv.ops import Site, backends, make_site, register_backend
+from sgmv.ops import Site, backends, make_embedding, make_gain, make_site, register_backend
 from sgmv.plan import Plan
+from sgmv.step_numbers import StepNumbers
+from sgmv.storage import FP8, Storage
 from sgmv.weights import SlotWeights
 
 __all__ = [
+    "FP8",
     "EmbeddingSite",
     "EmbeddingWeights",
+    "FixedPlan",
     "Gain",
     "GainRows",
     "Plan",
     "SgmvArgumentError",
     "Site",
     "SlotWeights",
+    "StepNumbers",
+    "Storage",
     "backends",
+    "make_embedding",
+    "make_gain",
     "make_site",
     "register_backend",
     "sgmv_naive",

@@ -1,8 +1,9 @@
 """The loop of :mod:`sgmv.cpu`: fp32, any mix of slots and ranks, one call a site.
 
-Threads take items, each a few rows of one slot, and do both products of them: shrink ``A x`` into a scratch of ``r``
-numbers a row, then expand straight into ``y``. No row waits for another item, none is in two, and the order of each
-row's sums depends on its adapter alone: its numbers are the same bits in any batch and on any number of threads.
+Threads take items, each a few rows of one slot at one slice, and do both products of them: shrink ``A x`` into a
+scratch of ``r`` numbers a row, then expand straight into ``y``. No item waits for another, none writes where another
+does, and the order of each row's sums depends on its adapter alone: its numbers are the same bits in any batch and on
+any number of threads.
 """
 
 from __future__ import annotations
@@ -115,20 +116,19 @@ def _sgmv(arguments: Any) -> None:
     x, y = (given[X], given[X_STRIDE]), (given[Y], given[Y_STRIDE])
     while True:
         item = next_item(arguments)
-        if item >= given[NUM_ITEMS]:
+        if item >= given[NUM_ITEMS] * num_slices:
             break
+        index, item = item % num_slices, item // num_slices
         slot = items[item, 0]
-        if slot >= given[NUM_SLOTS]:
-            continue
-        rows = int64s(given[ROWS] + 8 * items[item, 1], (items[item, 2],))
-        start = 0
-        for index in range(num_slices):
-            rank = table[slot, index, 2]
-            if rank > 0:
-                a, b = (table[slot, index, 0], given[INPUTS]), (table[slot, index, 1], slices[index])
-                _shrink(scratch, a, x, rows, rank, factors[slot, index])
-                _expand(y, start, b, scratch, rows, rank)
-            start += slices[index]
+        rank = table[slot, index, 2] if slot < given[NUM_SLOTS] else 0
+        if rank > 0:
+            rows = int64s(given[ROWS] + 8 * items[item, 1], (items[item, 2],))
+            start = 0
+            for before in range(index):
+                start += slices[before]
+            a, b = (table[slot, index, 0], given[INPUTS]), (table[slot, index, 1], slices[index])
+            _shrink(scratch, a, x, rows, rank, factors[slot, index])
+            _expand(y, start, b, scratch, rows, rank)
 
 
 SGMV = Kernel(_sgmv)

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from cpujit import num_threads, run, scratch
 from sgmv import compiled
+from sgmv.errors import SgmvArgumentError
 from sgmv.operands import Operands
 from sgmv.plan import MOST_ROWS, Plan
+from sgmv.storage import Storage
 from sgmv.torch_site import TorchSite
 from sgmv.weights import SlotWeights, check_tensors
 
@@ -23,8 +25,17 @@ _CALL = struct.Struct(f"{compiled.INPUTS}q")
 class CpuSite(TorchSite):
     """One site's adapters with their true ranks; a table tells the loop where they lie. See :class:`sgmv.ops.Site`."""
 
-    def __init__(self, in_features: int, slices: Sequence[int], device: torch.device, dtype: torch.dtype) -> None:
-        super().__init__(in_features, slices, device, dtype)
+    def __init__(
+        self,
+        in_features: int,
+        slices: Sequence[int],
+        device: torch.device,
+        dtype: torch.dtype,
+        storage: Storage | None = None,
+    ) -> None:
+        super().__init__(in_features, slices, device, dtype, storage)
+        if self.storage.dtype is not None:
+            raise SgmvArgumentError("storage.dtype", f"{self.storage.dtype}; the CPU's loop reads float32 alone")
         self._loop = compiled.SGMV.address
         self._widths = np.array(self.slices, np.int64)
         self._arguments = np.zeros(compiled.NUM_ARGUMENTS, np.int64)
@@ -54,7 +65,7 @@ class CpuSite(TorchSite):
         if not self._operands or not plan.active:
             return
         work = plan.work
-        threads = min(num_threads(), work.count)
+        threads = min(num_threads(), work.count * len(self.slices))
         tensors = (y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0))
         places = scratch(4 * MOST_ROWS * self._max_rank, threads)
         _CALL.pack_into(self._call, 0, 0, *tensors, work.items, work.count, work.rows, places)

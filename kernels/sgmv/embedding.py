@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sgmv.errors import SgmvArgumentError
-from sgmv.gain import rows_of
 from sgmv.plan import Plan
+from sgmv.storage import Storage, actual
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,20 @@ class EmbeddingWeights:
 
 
 class EmbeddingSite:
-    """The adapters of the embedding, by slot. Applied once a step, so each adapter has its own pair of calls."""
+    """The adapters of the embedding, by slot, in torch's operations. Each adapter has its own pair of calls."""
 
-    def __init__(self, vocabulary: int, hidden: int, *, device: torch.device | str, dtype: torch.dtype) -> None:
-        self._shape = (vocabulary, hidden)
-        self._device, self._dtype = torch.device(device), dtype
+    def __init__(
+        self,
+        vocabulary: int,
+        hidden: int,
+        *,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        storage: Storage | None = None,
+    ) -> None:
+        self.vocabulary, self.hidden = vocabulary, hidden
+        self.device, self.dtype = actual(device), dtype
+        self._storage = storage or Storage()
         self._weights: dict[int, EmbeddingWeights] = {}
 
     @property
@@ -43,10 +52,10 @@ class EmbeddingSite:
     def set(self, slot: int, weights: EmbeddingWeights) -> None:
         """Raises :class:`SgmvArgumentError` and changes nothing."""
         shape = (weights.a.shape[0], weights.b.shape[1])
-        if shape != self._shape or weights.a.shape[1] != weights.b.shape[0]:
+        if shape != (self.vocabulary, self.hidden) or weights.a.shape[1] != weights.b.shape[0]:
             raise SgmvArgumentError("weights", f"{tuple(weights.a.shape)} and {tuple(weights.b.shape)} do not fit")
-        placed = (tensor.to(device=self._device, dtype=self._dtype) for tensor in (weights.a, weights.b))
-        self._weights[slot] = EmbeddingWeights(*placed)
+        self._storage.check(slot, (weights.b.shape[0],))
+        self._weights[slot] = EmbeddingWeights(self._placed(weights.a), self._placed(weights.b))
 
     def clear(self, slot: int) -> None:
         self._weights.pop(slot, None)
@@ -59,6 +68,9 @@ class EmbeddingSite:
             weights = self._weights.get(slot)
             if weights is None:
                 continue
-            index = torch.tensor(rows_of(plan, slot), device=y.device)
+            index = torch.tensor(plan.rows(slot), device=y.device)
             shrunk = weights.a.index_select(0, tokens.index_select(0, index))
             y.index_add_(0, index, torch.mm(shrunk, weights.b))
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return tensor.to(device=self.device, dtype=self.dtype)

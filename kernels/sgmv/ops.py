@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from sgmv.cpu import CpuSite
+from sgmv.embedding import EmbeddingSite
 from sgmv.errors import SgmvArgumentError
+from sgmv.gain import Gain
 from sgmv.plan import Plan
+from sgmv.storage import Storage
 from sgmv.torch_site import TorchSite
 from sgmv.weights import SlotWeights
 
@@ -50,15 +53,23 @@ class Site(Protocol):
         ...
 
 
-Backend = Callable[[int, Sequence[int], torch.device, torch.dtype], Site]
+Backend = Callable[[int, Sequence[int], torch.device, torch.dtype, Storage], Site]
 
 
-def _cpu(in_features: int, slices: Sequence[int], device: torch.device, dtype: torch.dtype) -> Site:
-    kind = CpuSite if dtype == torch.float32 else TorchSite
-    return kind(in_features, slices, device, dtype)
+def _cpu(in_features: int, slices: Sequence[int], device: torch.device, dtype: torch.dtype, storage: Storage) -> Site:
+    kind = CpuSite if dtype == torch.float32 and storage.dtype is None else TorchSite
+    return kind(in_features, slices, device, dtype, storage)
 
 
-_BACKENDS: dict[str, Backend] = {"cpu": _cpu, "cuda": TorchSite}
+def _cuda(in_features: int, slices: Sequence[int], device: torch.device, dtype: torch.dtype, storage: Storage) -> Site:
+    """Triton's kernels where they are made for the type. Imported here: a CPU needs no Triton."""
+    from sgmv.triton_site import WEIGHTS, TritonSite
+
+    kind = TritonSite if dtype in WEIGHTS else TorchSite
+    return kind(in_features, slices, device, dtype, storage)
+
+
+_BACKENDS: dict[str, Backend] = {"cpu": _cpu, "cuda": _cuda}
 
 
 def register_backend(device_type: str, backend: Backend) -> None:
@@ -71,7 +82,12 @@ def backends() -> tuple[str, ...]:
 
 
 def make_site(
-    in_features: int, slices: Sequence[int], *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    in_features: int,
+    slices: Sequence[int],
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    storage: Storage | None = None,
 ) -> Site:
     """:param slices: output widths that one call serves: ``(q, k, v)``, ``(gate, up)`` or a single one."""
     if in_features < 1 or not slices or min(slices) < 1:
@@ -79,4 +95,46 @@ def make_site(
     place = torch.device(device)
     if place.type not in _BACKENDS:
         raise SgmvArgumentError("device", f"{place.type!r} has no backend; there is {', '.join(backends())}")
-    return _BACKENDS[place.type](in_features, slices, place, dtype)
+    return _BACKENDS[place.type](in_features, slices, place, dtype, storage or Storage())
+
+
+def make_gain(
+    width: int,
+    bias: Tensor | None,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    storage: Storage | None = None,
+) -> Gain:
+    """See :class:`sgmv.gain.Gain`; Triton's kernel on CUDA."""
+    return _gain_kind(device, dtype)(width, bias, device=device, dtype=dtype, storage=storage)
+
+
+def make_embedding(
+    vocabulary: int,
+    hidden: int,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    storage: Storage | None = None,
+) -> EmbeddingSite:
+    """See :class:`sgmv.embedding.EmbeddingSite`; Triton's kernel on CUDA."""
+    return _embedding_kind(device, dtype)(vocabulary, hidden, device=device, dtype=dtype, storage=storage)
+
+
+def _gain_kind(device: torch.device | str, dtype: torch.dtype) -> type[Gain]:
+    if torch.device(device).type == "cuda":
+        from sgmv.triton_gain import TritonGain
+        from sgmv.triton_site import WEIGHTS
+
+        return TritonGain if dtype in WEIGHTS else Gain
+    return Gain
+
+
+def _embedding_kind(device: torch.device | str, dtype: torch.dtype) -> type[EmbeddingSite]:
+    if torch.device(device).type == "cuda":
+        from sgmv.triton_embedding import TritonEmbeddingSite
+        from sgmv.triton_site import WEIGHTS
+
+        return TritonEmbeddingSite if dtype in WEIGHTS else EmbeddingSite
+    return EmbeddingSite

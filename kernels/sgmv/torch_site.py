@@ -9,16 +9,26 @@ from torch import Tensor
 
 from sgmv.operands import Operands
 from sgmv.plan import Plan
+from sgmv.storage import Storage, actual
 from sgmv.weights import SlotWeights, check_tensors, check_weights
 
 
 class TorchSite:
     """One site's adapters. See :class:`sgmv.ops.Site` for the contract."""
 
-    def __init__(self, in_features: int, slices: Sequence[int], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        slices: Sequence[int],
+        device: torch.device,
+        dtype: torch.dtype,
+        storage: Storage | None = None,
+    ) -> None:
         self.in_features = in_features
         self.slices = tuple(slices)
-        self.device, self.dtype = device, dtype
+        self.width = sum(slices)
+        self.device, self.dtype = actual(device), dtype
+        self.storage = storage or Storage()
         self._operands: dict[int, Operands] = {}
 
     @property
@@ -31,9 +41,11 @@ class TorchSite:
 
     def set(self, slot: int, weights: SlotWeights) -> None:
         check_weights(weights, self.in_features, self.slices)
+        self.storage.check(slot, weights.ranks)
         self.clear(slot)
         if any(weights.ranks):
-            self._operands[slot] = Operands(weights, device=self.device, dtype=self.dtype)
+            held = self.storage.dtype or self.dtype
+            self._operands[slot] = Operands(weights, device=self.device, dtype=held)
 
     def clear(self, slot: int) -> None:
         self._operands.pop(slot, None)
@@ -49,11 +61,18 @@ class TorchSite:
         index = span if isinstance(span, slice) else torch.tensor(span, device=self.device)
         rows = x[index]
         parts = y.split_with_sizes(self.slices, 1)
-        for part, a, b, scaling in zip(parts, operands.a, operands.b, operands.scaling, strict=True):
+        held = zip(operands.a, operands.b, operands.factors, operands.scaling, strict=True)
+        for part, (a, b, factors, scaling) in zip(parts, held, strict=True):
             if a is None or b is None:
                 continue
-            shrunk = torch.mm(rows, a.t()).mul_(scaling)
-            if isinstance(index, slice):
-                part[index].addmm_(shrunk, b)
+            shrunk = torch.mm(rows, a.t().to(self.dtype))
+            if factors is None:
+                shrunk.mul_(scaling)
             else:
-                part.index_add_(0, index, torch.mm(shrunk, b))
+                shrunk.mul_(factors)
+            alpha = 1.0 if factors is None else scaling  # small, for the large numbers of an fp8 matrix: float16 ends
+            if isinstance(index, slice):
+                part[index].addmm_(shrunk, b.to(self.dtype), alpha=alpha)
+            else:
+                own = part.index_select(0, index)
+                part.index_copy_(0, index, own.addmm_(shrunk, b.to(self.dtype), alpha=alpha))

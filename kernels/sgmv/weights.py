@@ -48,19 +48,23 @@ def check_weights(weights: SlotWeights, in_features: int, slices: Sequence[int])
 
 
 class Shaped(Protocol):
-    """What a site fixes about the tensors it is given."""
+    """What a site fixes about the tensors it is given. :ivar width: of all slices together."""
 
     in_features: int
-    slices: tuple[int, ...]
+    width: int
     dtype: torch.dtype
 
 
 def check_tensors(y: Tensor, x: Tensor, num_rows: int, site: Shaped) -> None:
     """Raises :class:`SgmvArgumentError` unless ``y`` and ``x`` fit the site and a plan of so many rows."""
-    for name, tensor, columns in (("x", x, site.in_features), ("y", y, sum(site.slices))):
-        if tensor.shape != (num_rows, columns):
-            raise SgmvArgumentError(name, f"shape {tuple(tensor.shape)}, expected {(num_rows, columns)}")
-        if tensor.dtype != site.dtype:
-            raise SgmvArgumentError(name, f"has to be {site.dtype}, not {tensor.dtype}")
-        if tensor.stride(1) != 1 and num_rows:
-            raise SgmvArgumentError(name, "its last dimension has to be contiguous")
+    _check("x", x, (num_rows, site.in_features), site.dtype)
+    _check("y", y, (num_rows, site.width), site.dtype)
+
+
+def _check(name: str, tensor: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    if tensor.shape != shape:
+        raise SgmvArgumentError(name, f"shape {tuple(tensor.shape)}, expected {shape}")
+    if tensor.dtype is not dtype:
+        raise SgmvArgumentError(name, f"has to be {dtype}, not {tensor.dtype}")
+    if tensor.stride(1) != 1 and shape[0]:
+        raise SgmvArgumentError(name, "its last dimension has to be contiguous")

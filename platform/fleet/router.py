@@ -87,13 +87,14 @@ class Router:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _read_rows(self) -> None:
+        began = time.monotonic()
         try:
             async with self._pool.connection() as connection:
                 rows = await (await connection.execute(_ROWS)).fetchall()
         except (psycopg.Error, PoolTimeout) as error:
             logger.warning("the list of workers cannot be read: %s", error)
             return
-        self._rows_at = time.monotonic()
+        self._rows_at = began
         known: dict[str, Replica] = {}
         for name, url, dialect, state, fingerprint in rows:
             replica = self._replicas.get(name)
@@ -113,7 +114,7 @@ class Router:
         """Workers that can take the request now, best first. Raises :class:`~fleet.errors.NoWorker` when none can."""
         found = self._available(fingerprint) or await self._seek(fingerprint)
         if not found:
-            raise NoWorker("no worker can take the request at the moment; try again shortly", RETRY_AFTER)
+            raise NoWorker("No worker can take the request at the moment; try again shortly.", RETRY_AFTER)
         if len(found) == 1:
             return found
         chain = prefix_chain(fingerprint=fingerprint, digest=digest, namespace=namespace, prompt=prompt)
@@ -136,6 +137,20 @@ class Router:
             if found or time.monotonic() > deadline:
                 return found
             await asyncio.sleep(SEEK_PAUSE)
+
+    async def newcomers(self, fingerprint: str, tried: Sequence[Replica]) -> list[Replica]:
+        """Workers that can take a request now and are not among those that just failed it.
+
+        The rows are read again, since a worker that moved to another address is known only seconds later by itself;
+        those that failed are not asked again, so that an error does not wait for one that hangs.
+        """
+        asked = time.monotonic()
+        async with self._refreshing:
+            if self._rows_at < asked:  # else whoever failed just before has read them
+                await self._read_rows()
+            strange = [r for r in self._replicas.values() if r.fingerprint == fingerprint and r not in tried]
+            await asyncio.gather(*(replica.refresh() for replica in strange))
+        return [replica for replica in self._available(fingerprint) if replica not in tried]
 
     def _available(self, fingerprint: str) -> list[Replica]:
         return [r for r in self._replicas.values() if r.fingerprint == fingerprint and r.available]

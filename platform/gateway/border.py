@@ -8,6 +8,8 @@ from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 from uuid6 import uuid7
 
+from gateway import error_pages
+from gateway.api_paths import is_api
 from gateway.errors import (
     ApiError,
     bad_request,
@@ -17,14 +19,12 @@ from gateway.errors import (
     method_not_allowed,
     not_found,
 )
-from gateway.http import send_json
+from gateway.http import send_json, send_page
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
-
-API_PATHS = ("/v1/", "/api/", "/v1", "/api", "/health")
 
 _POLICY = "; ".join(
     (
@@ -50,20 +50,20 @@ BODY_SECONDS = 60.0
 
 
 def check_host(headers: Sequence[tuple[bytes, bytes]]) -> None:
-    """Django's own rule, for what is served ahead of Django. Raises :class:`ApiError` 400."""
-    host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
-    domain, _ = split_domain_port(host)
+    """Django's own rule, for what is served ahead of Django. Raises :class:`ApiError` 400.
+
+    Two of them are none: what looks at the one might not look at the other.
+    """
+    hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+    domain, _ = split_domain_port(hosts[0] if len(hosts) == 1 else "")
     if not domain or not validate_host(domain, settings.ALLOWED_HOSTS):
         raise bad_request("This server does not answer to that Host header.", code="host_not_allowed")
 
 
-def is_api(path: str) -> bool:
-    return path in API_PATHS or path.startswith(("/v1/", "/api/"))
-
-
 class Border:
     """What surrounds Django. Caps bodies while they arrive, and lets no API path answer an error in another shape
-    than the API's: whatever layer refused, be it a middleware, the URL resolver or ninja. Pages get their policy.
+    than the API's: whatever layer refused, be it a middleware, the URL resolver or ninja. Pages get their policy, and
+    what is refused here of other paths is a page too.
     """
 
     def __init__(self, application: Application) -> None:
@@ -71,8 +71,15 @@ class Border:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         api = is_api(scope["path"])
+        if api and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
         body = _CappedBody(scope, receive)
         response = _Response(send, api=api)
+        try:
+            check_host(scope["headers"])
+        except ApiError as error:  # before Django, which would log each with a traceback
+            await response.replace(error)
+            return
         if not body.too_large:
             await self._application(scope, body.receive, response.send)
         if body.too_late and not response.started:
@@ -128,6 +135,8 @@ class _Response:
                     self.allowed = fields.get(b"allow", b"").decode("latin-1")
                     return
                 headers.append((b"x-request-id", str(uuid7()).encode()))
+                if b"cache-control" not in fields:  # keys, tickets, prompts: for nobody's disk
+                    headers.append((b"cache-control", b"no-store"))
             else:
                 headers += _PAGE_HEADERS
             self.started = True
@@ -136,8 +145,16 @@ class _Response:
             await self._send(message)
 
     async def replace(self, error: ApiError) -> None:
-        headers = error.all_headers() | {"x-request-id": str(uuid7())}
+        if not self._api:
+            body = error_pages.too_large(settings.MAX_BODY_BYTES) if error.status == 413 else _page(error)
+            await send_page(self._send, error.status, body, _PAGE_HEADERS)
+            return
+        headers = error.all_headers() | {"x-request-id": str(uuid7()), "cache-control": "no-store"}
         await send_json(self._send, error.status, error.payload(), headers)
+
+
+def _page(error: ApiError) -> bytes:
+    return error_pages.refused(error.status, error.message)
 
 
 def _error_of_status(status: int, scope: dict[str, Any], allowed: str) -> ApiError:

@@ -6,30 +6,33 @@ validate → resolve → render and tokenise → admit → route → stream → 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import ClassVar
 
 import psycopg
 from psycopg_pool import PoolTimeout
 from uuid6 import uuid7
 
 from fleet.dialects.base import Job
-from gateway.chunks import FEW, Chunks
-from gateway.errors import ApiError, error_of, overloaded, shutting_down
-from gateway.renderers import check_scores, most_scored_tokens
+from gateway.asked import asked
+from gateway.chunks import Chunks
+from gateway.errors import ApiError, code_of, overloaded, shutting_down
+from gateway.renderers import check_scores
 from gateway.schemas import AnyRequest, ChatRequest
-from gateway.services import MOST_RUNNING, Services
+from gateway.services import MOST_RUNNING, Services, lost
 from inference.errors import EngineDead, InvalidRequest, Overloaded, WorkerUnavailable
-from inference.protocol import Constraint, Delta, Usage, joined
+from inference.protocol import Constraint, Delta, Usage, WorkerTimings
+from tenants import payload_log
 from tenants.access import Access, ServedModel
 from tenants.admission import Admitted, admit
+from tenants.denials import note_refusal
 from tenants.errors import Denied
 from tenants.limit_state import LimitState
-from tenants.settlement import Outcome, settle
+from tenants.settlement import Outcome, Timings, settle
+from tenants.versions import is_version, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,22 +45,31 @@ SETTLE_PATIENCE = 2.0
 concurrency lease given back and the ledger up to date."""
 
 
+STOPPED = "stopped_by_client"
+"""Why a request was not completed that its client stopped or left."""
+
+
 class Run:
     """One request of one caller. Driven by the task that iterates :meth:`deltas`; settled once, however that ends.
 
     :ivar prompt: token ids, once they are known.
     :ivar emitted: tokens received from the worker so far: what the caller pays for beside the prompt.
+    :ivar cached: tokens of the prompt that came from the cache, once the worker has said so.
     :ivar limits: the caller's limits as admission or its refusal reported them.
     :ivar fingerprint: of what computes it: the worker's version and weights, the base model, the adapter.
     :ivar ended: nothing more will be generated; the settlement is under way or done.
     """
 
-    def __init__(self, services: Services, access: Access, request: AnyRequest) -> None:
+    keeps_payloads: ClassVar[bool] = True
+    """What it asks and answers is stored where its tenant wants that."""
+
+    def __init__(self, services: Services, access: Access, request: AnyRequest, *, priority: int = 0) -> None:
         self.request_id = uuid7()
         self.request = request
         self.started = time.monotonic()
         self.prompt: Sequence[int] = ()
         self.emitted = 0
+        self.cached = 0
         self.fingerprint: str | None = None
         self.limits: LimitState | None = None
         self.admitted: Admitted | None = None
@@ -65,24 +77,61 @@ class Run:
         self.usage: Usage | None = None
         self._services = services
         self._access = access
+        self._priority = priority
         self._model: ServedModel | None = None
         self._dispatched = False
+        self._admitted_at: float | None = None
+        self._first_token_at: float | None = None
+        self._worker_timings: WorkerTimings | None = None
+        self._kept: payload_log.Kept | None = None
         self._owner: asyncio.Task[object] | None = None
         self._stopped_with: ApiError | None = None
         self._settlement: asyncio.Task[None] | None = None
+        self._lost = False
+
+    @property
+    def access(self) -> Access:
+        """Whose request it is."""
+        return self._access
 
     @property
     def model(self) -> ServedModel:
         """Raises :class:`~tenants.errors.ModelNotFound` when the key may not use it, or nobody has it."""
         if self._model is None:
-            self._model = self._access.resolve(self.request.model)
+            # The same user, or else the same request, always meets the same side of a canary.
+            self._model = self._access.resolve(self.request.model, self.request.user or str(self.request_id))
         return self._model
+
+    @property
+    def durable(self) -> int:
+        """Generated tokens that are charged if this process dies now."""
+        return self.emitted
 
     def stop(self, error: ApiError) -> None:
         """End the run from outside; its client gets ``error``. Without effect once it has ended."""
         if self._stopped_with is None and not self.ended and self._owner is not None:
             self._stopped_with = error
             self._owner.cancel()
+
+    def note(self, error: ApiError, *, recorded: bool) -> None:
+        """Count an error. Refusals that admission did not see are recorded: no such model, or no place for the request
+        before its first token.
+
+        :param recorded: admission has done so.
+        """
+        self._services.meters.refused(error.code)
+        if recorded:
+            return
+        if error.code == "model_not_found" or (error.status == 503 and self.emitted == 0):
+            note_refusal(
+                self._services.pool,
+                self._access.tenant_id,
+                self._access.key_id,
+                error.code or "",
+                error.message,
+                model=self.request.model,
+                request_id=self.request_id,
+            )
 
     def take_stop(self) -> ApiError | None:
         """After a ``CancelledError`` in the owner: the error of :meth:`stop`, or ``None`` if others cancelled it."""
@@ -102,29 +151,41 @@ class Run:
             raise shutting_down()
         if len(services.running) >= MOST_RUNNING:
             raise overloaded("The server is busy; try again shortly.")
+        if is_version(self.request.model):
+            self._model = await version_of(services.pool, self._access, self.request.model)
         self.prompt = await services.renderers.encode(self.model, self.request, self._access.tenant_id)
         check_scores(self.request, len(self.prompt))
         self.admitted = await self._admit()
         services.enter(self)
+        if self._access.stores_payloads and self.keeps_payloads:
+            self._kept = payload_log.Kept.of(asked(self.request))
         finish_reason: str | None = None
         try:
             async with aclosing(self._upstream(self.prompt, self.admitted)) as upstream:
                 async for delta in upstream:
+                    await services.trusted()  # cancels this task where its lease was lost
+                    if not self.emitted and delta.token_ids:
+                        self._first_token_at = time.monotonic()
+                        services.meters.first_token(self._first_token_at - self.started)
+                        services.begun(self)
                     self.emitted += len(delta.token_ids)
+                    if self._kept is not None:
+                        self._kept.gained(delta.index, delta.text)
                     self.fingerprint = self.fingerprint or delta.fingerprint
                     finish_reason = delta.finish_reason or finish_reason
                     if finish_reason in {"abort", "error"}:
                         raise WorkerUnavailable(f"the worker ended the request: {finish_reason}")
+                    self._hear(delta)
                     if delta.usage is not None:
-                        self._settle("completed", finish_reason, delta.usage.cached_tokens)
+                        self._settle("completed", finish_reason)
                     yield delta
             if not self.ended:
                 raise WorkerUnavailable("the worker's stream ended without its last event")
         except (asyncio.CancelledError, GeneratorExit):
-            self._settle("cancelled", finish_reason)
+            self._settle("cancelled", STOPPED if self._stopped_with is None else self._stopped_with.code)
             raise
-        except BaseException:
-            self._settle("failed", finish_reason)
+        except BaseException as error:
+            self._settle("failed", code_of(error))
             raise
 
     async def chunks(self) -> Chunks:
@@ -135,10 +196,15 @@ class Run:
         )
 
     async def settled(self) -> Usage:
-        """Usage of a completed run, once it is written down or :data:`SETTLE_PATIENCE` is over."""
+        """Usage of a completed run, once it is written down or :data:`SETTLE_PATIENCE` is over.
+
+        Raises :class:`~gateway.errors.ApiError` where others had settled it, as one whose process is gone.
+        """
         assert self._settlement is not None, "only after deltas() has ended"
         assert self.usage is not None, "set with the settlement"
         await asyncio.wait({self._settlement}, timeout=SETTLE_PATIENCE)
+        if self._lost:
+            raise lost()
         return self.usage
 
     async def _admit(self) -> Admitted:
@@ -152,6 +218,7 @@ class Run:
                 prompt_tokens=len(self.prompt),
                 max_tokens=None if most is None else max(most, 1),
                 choices=self.request.choices,
+                priority=self._priority,
             )
         )
         try:
@@ -166,21 +233,21 @@ class Run:
                 denied.param = "prompt"
             raise
         self.limits = admitted.limits
+        self._admitted_at = time.monotonic()
         return admitted
 
     def _void(self, admission: asyncio.Task[Admitted]) -> None:
         if not admission.cancelled() and admission.exception() is None:
             self.admitted = admission.result()
             self._services.enter(self)
-            self._settle("cancelled", None)
+            self._settle("cancelled", STOPPED)
 
     async def _upstream(self, prompt: Sequence[int], admitted: Admitted) -> AsyncGenerator[Delta, None]:
         """Deltas of the best worker; of the next one when the first fails before its first token."""
         model = self.model
-        most = 0 if self.request.most_tokens == 0 else admitted.max_tokens
-        if (scored := most_scored_tokens(self.request)) is not None:
-            most = min(most, scored)  # a maximum that the client did not name ends where the answer is full
-        sampling = {**self.request.sampling(), "max_tokens": most}
+        sampling = self.request.sampling()
+        if (named := self.request.most_tokens) is not None:  # else the worker's context and the grant end the answer
+            sampling["max_tokens"] = 0 if named == 0 else admitted.max_tokens
         forced = await self._forced_call()
         if forced is not None:
             sampling["structured_outputs"] = {"json": forced.source}
@@ -209,6 +276,9 @@ class Run:
                     raise
                 raise InvalidRequest(str(error).replace(error.param, forced.field), forced.field) from error
             except (WorkerUnavailable, EngineDead, Overloaded) as error:
+                lost = not begun and not isinstance(error, Overloaded)
+                if lost and replica is tried[-1] and len(tried) <= MOST_WORKERS_TRIED:
+                    tried += (await self._services.router.newcomers(model.fingerprint, candidates))[:1]
                 if begun or replica is tried[-1]:
                     raise
                 logger.warning("request %s: worker %s failed, trying another: %s", self.request_id, replica.name, error)
@@ -221,24 +291,52 @@ class Run:
         renderer = await self._services.renderers.of(self.model)
         return use.constraint(renderer.tool_style.arguments_key)
 
-    def _settle(self, outcome: Outcome, finish_reason: str | None, cached: int = 0) -> None:
+    def _hear(self, delta: Delta) -> None:
+        """What the worker says of the request beside its tokens: some with the first ones, some with the last."""
+        self._worker_timings = delta.timings or self._worker_timings
+        cached = delta.cached_tokens if delta.usage is None else delta.usage.cached_tokens
+        if cached is not None:
+            self.cached = min(cached, len(self.prompt))  # whatever a worker says
+
+    def _settle(self, outcome: Outcome, finish_reason: str | None) -> None:
         """Write down what was used, in a task of its own that no disconnect can cancel. Only the first call counts.
 
+        :param finish_reason: the model's; of a request that was not completed the code of what ended it.
+
         A failure before the first token costs nothing; a client that leaves pays for the prompt a worker began with.
+        What of it was cached is known from the first token on, however the request ends.
         """
         if self.ended or self.admitted is None:
             return
         self.ended = True
+        self.usage = self._used(outcome)
+        self._services.meters.ended(outcome, self.usage)
+        self._settlement = self._services.spawn(self._write(outcome, finish_reason, self.usage))
+        if self._kept is not None:
+            payload_log.note(self._services.pool, self.request_id, self._access.tenant_id, self._kept)
+
+    def _used(self, outcome: Outcome) -> Usage:
+        """What is charged."""
         charged = {"completed": True, "cancelled": self._dispatched, "failed": self.emitted > 0}[outcome]
         prompt_tokens = len(self.prompt) if charged else 0
-        self.usage = Usage(prompt_tokens, self.emitted, min(cached, prompt_tokens))
-        self._settlement = self._services.spawn(self._write(outcome, finish_reason, self.usage))
+        return Usage(prompt_tokens, self.emitted, min(self.cached, prompt_tokens))
+
+    @property
+    def timings(self) -> Timings:
+        """Where its time went so far; the worker's part comes with its first token."""
+        first = None
+        if self._first_token_at is not None and self._admitted_at is not None:
+            first = round((self._first_token_at - self._admitted_at) * 1000)
+        worker = self._worker_timings
+        if worker is None:
+            return Timings(first)
+        return Timings(first, round(worker.queue_ms), round(worker.prefill_ms))
 
     async def _write(self, outcome: Outcome, finish_reason: str | None, usage: Usage) -> None:
         try:
             for pause in (*SETTLE_PAUSES, None):
                 try:
-                    await settle(
+                    ours = await settle(
                         self._services.pool,
                         request_id=self.request_id,
                         prompt_tokens=usage.prompt_tokens,
@@ -246,7 +344,9 @@ class Run:
                         completion_tokens=usage.completion_tokens,
                         outcome=outcome,
                         finish_reason=finish_reason,
+                        timings=self.timings,
                     )
+                    self._lost = not ours and pause == SETTLE_PAUSES[0]  # later it may be what an earlier try wrote
                     return
                 except (psycopg.Error, PoolTimeout) as error:
                     if pause is None:
@@ -255,78 +355,3 @@ class Run:
                     await asyncio.sleep(pause)
         finally:
             self._services.leave(self)
-
-
-class ClientGone(Exception):
-    """The client left, or reads nothing: what ends a run without anybody to tell."""
-
-
-class Transport(ABC):
-    """Where the chunks of a run go. Blocks while the client reads too slowly. Whatever it raises ends the run;
-    :class:`ClientGone` ends it in silence.
-    """
-
-    @abstractmethod
-    async def send(self, run: Run, chunks: Sequence[bytes]) -> None:
-        """JSON objects in order; the first call opens the answer."""
-
-    @abstractmethod
-    async def finish(self, run: Run) -> None: ...
-
-    @abstractmethod
-    async def fail(self, run: Run, error: ApiError) -> None:
-        """The run ended with ``error``, before or after the first chunk."""
-
-
-async def serve(run: Run, transport: Transport, *, stream: bool) -> None:
-    """Drive ``run`` to its end over ``transport``.
-
-    Raises ``CancelledError`` when the caller's task is cancelled: the client is gone, nothing more is sent.
-    """
-    try:
-        await (_stream if stream else _whole)(run, transport)
-    except asyncio.CancelledError:
-        error = run.take_stop()
-        if error is None:
-            raise
-        with contextlib.suppress(ClientGone):
-            await transport.fail(run, error)
-    except ClientGone:
-        return
-    except Exception as error:
-        with contextlib.suppress(ClientGone):
-            await transport.fail(run, error_of(error))
-
-
-async def _stream(run: Run, transport: Transport) -> None:
-    chunks: Chunks | None = None
-    async with aclosing(run.deltas()) as deltas:
-        async for delta in deltas:
-            if chunks is None:
-                chunks = await run.chunks()
-            if len(delta.prompt_logprobs or ()) > FEW:
-                payloads = await asyncio.to_thread(chunks.of, delta)
-            else:
-                payloads = chunks.of(delta)
-            if payloads:
-                await transport.send(run, payloads)
-    assert chunks is not None, "deltas() yields or raises"
-    usage = await run.settled()
-    last = chunks.last(usage)
-    if last:
-        await transport.send(run, last)
-    await transport.finish(run)
-
-
-async def _whole(run: Run, transport: Transport) -> None:
-    parts: list[list[Delta]] = [[] for _ in range(run.request.choices)]
-    async with aclosing(run.deltas()) as deltas:
-        async for delta in deltas:
-            parts[delta.index].append(delta)
-    usage = await run.settled()
-    chunks = await run.chunks()
-    choices = [joined(deltas) for deltas in parts]
-    scored = any(choice.logprobs or choice.prompt_logprobs for choice in choices)
-    answer = await asyncio.to_thread(chunks.whole, choices, usage) if scored else chunks.whole(choices, usage)
-    await transport.send(run, [answer])
-    await transport.finish(run)

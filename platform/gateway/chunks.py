@@ -52,6 +52,7 @@ class Chunks:
         self._ends = request.stop_token_ids or ()
         self._scores: tuple[TokenLogprob, ...] = ()
         self._begun: set[int] = set()
+        self._opened = 0  # choices that the client has seen begin: 0, 1, 2, in this order
         kind = "chatcmpl" if self._chat else "cmpl"
         self._head: dict[str, Any] = {
             "id": f"{kind}-{request_id.hex}",
@@ -96,14 +97,10 @@ class Chunks:
         """Chunks for one delta: the role first where a chat's choice begins; none while text is held back; two when
         text and the end come together.
         """
-        chunks = []
         begin = self._open + b"%d" % delta.index
         first = delta.index not in self._begun
-        if first:
-            self._begun.add(delta.index)
-            if self._chat:
-                role = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
-                chunks.append(begin + role + self._close)
+        self._begun.add(delta.index)
+        chunks = self._opening(delta.index)
         text, logprobs, more = delta.text, None, b""
         if delta.logprobs is not None or first:
             text, logprobs, scores = self._scored(delta, first=first)
@@ -122,6 +119,17 @@ class Chunks:
             )  # fmt: skip
         if finish is not None:
             chunks.append(begin + self._finish + orjson.dumps(finish) + self._close)
+        return chunks
+
+    def _opening(self, index: int) -> list[bytes]:
+        """What makes choices up to ``index`` appear in order, as clients that append them rely on: a chat's with their
+        role, a text's, where a later one overtook them, empty.
+        """
+        role = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
+        begin = role if self._chat else b',"text":"","logprobs":null,"finish_reason":null'
+        end = index + 1 if self._chat else index
+        chunks = [self._open + b"%d" % number + begin + self._close for number in range(self._opened, end)]
+        self._opened = max(self._opened, index + 1)
         return chunks
 
     def last(self, usage: Usage) -> list[bytes]:

@@ -13,14 +13,17 @@ from channels.generic.http import AsyncHttpConsumer  # type: ignore[import-untyp
 from django.conf import settings
 from uuid6 import uuid7
 
-from gateway.auth import bearer
+from gateway.auth import address_of, bearer
+from gateway.bodies import turn
 from gateway.border import BODY_SECONDS, check_host
-from gateway.chat import ClientGone, Run, serve
+from gateway.chat import Run
 from gateway.errors import ApiError, body_too_large, body_too_late, error_of, method_not_allowed
 from gateway.http import EventTransport, JsonTransport, Send, send_json
 from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest, parse, parse_json
 from gateway.services import Services
+from gateway.transport import ClientGone, serve
 from tenants.access import Access
+from tenants.errors import Suspended
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -52,6 +55,7 @@ class CompletionConsumer(AsyncHttpConsumer):  # type: ignore[misc]
             await self._refuse(error)
             return
         work = asyncio.create_task(self._answer(access, body))
+        del body  # megabytes, which nobody needs while the request runs
         gone = asyncio.create_task(_until_gone(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -66,15 +70,18 @@ class CompletionConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         check_host(self.scope["headers"])
         if self.scope["method"] != "POST":
             raise method_not_allowed(self.scope["method"], self.scope["path"], "POST")
-        return await services_of(self.scope).keys.access(bearer(self.scope["headers"]))
+        return await services_of(self.scope).keys.access(bearer(self.scope["headers"]), address_of(self.scope))
 
     async def _answer(self, access: Access, body: bytes) -> None:
+        services = services_of(self.scope)
         try:
-            request: AnyRequest = parse(self.schema, parse_json(body))
-        except ApiError as error:
+            async with turn(services.pool, access, len(body)):
+                request: AnyRequest = parse(self.schema, parse_json(body))
+        except (ApiError, Suspended) as error:
             await self._refuse(error)
             return
-        run = Run(services_of(self.scope), access, request)
+        del body
+        run = Run(services, access, request)
         if not request.stream:
             await serve(run, JsonTransport(self.base_send), stream=False)
             return

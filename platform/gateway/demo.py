@@ -21,13 +21,15 @@ from inference.fetch_model import DEFAULT_NAME
 from tenants.access import authenticate
 from tenants.db import open_pool
 from tenants.errors import TenantsError
-from tenants.models import Adapter, Tenant
+from tenants.models import Adapter, Price, Tenant
 
 ADMIN = "admin"
 TENANTS = {
     "acme": ("Acme Ltd", ("pirate", "emoji")),
     "globex": ("Globex Corporation", ("json", "letter")),
 }
+PRICE = ("--input", "150000", "--cached-input", "75000", "--output", "600000")
+"""0.15, 0.075 and 0.60 for a million tokens: something to see in bills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ def seed(base_model: str) -> Demo:
     earlier = _earlier()
     password = _admin_password(earlier.get("admin", {}).get("password"))
     keys = {tenant["name"]: tenant["api_key"] for tenant in earlier.get("tenants", ())}
+    if not Price.objects.filter(base_model__name=base_model).exists():
+        quiet("set_price", base_model, *PRICE)
     tenants = []
     for slug, (display_name, adapters) in TENANTS.items():
         if not Tenant.objects.filter(slug=slug).exists():
@@ -89,7 +93,8 @@ def describe(demo: Demo, url: str, path: Path) -> str:
         lines.append(f"  {tenant.name:<8} {tenant.api_key}   {adapters}")
     first = demo.tenants[0]
     model = first.adapters[0] if first.adapters else demo.base_model
-    lines += ["", f"  operators: {url}/admin/ as {ADMIN}, password {demo.admin_password}", f"  all of it: {path}"]
+    lines += ["", f"  console: {url}/console/ as {ADMIN}, password {demo.admin_password}"]
+    lines += [f"  chat with one of the keys above: {url}/chat", f"  all of it: {path}"]
     for title, text in snippets(url, first.api_key, model).items():
         lines += ["", f"# {title}", text]
     return "\n".join([*lines, "", "Ctrl-C stops everything."])

@@ -7,7 +7,6 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -19,41 +18,39 @@ from django.db.models import Min
 from django.db.models.functions import Now
 
 from fleet.models import Worker
-from gateway.installation import celery_answers
+from gateway.celery_diagnosis import processes
+from gateway.finding import Finding
 from inference.client import WorkerClient
 from inference.errors import InferenceError
 from inference.model_store import fingerprint_of
+from tenants import batch_work
 from tenants.models import BaseModel, InferenceRequest
+
+WORKER_OF_UP = "local"
+"""As ``up`` registers its own worker."""
 
 LEAST_FREE_BYTES = 2 << 30
 MOST_CLOCK_SKEW_SECONDS = 5.0
+MOST_BATCH_WAIT_SECONDS = 60
 MOST_LEASE_OVERDUE_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """:param advice: what to do; empty when ``ok``."""
-
-    check: str
-    ok: bool
-    found: str
-    advice: str = ""
 
 
 def examine() -> list[Finding]:
     """Every check, in the order in which one depends on another."""
     database = _database()
     findings = [database, _valkey(), _keys(), _disk()]
+    migrated = False
     if database.ok:
         migrations = _migrations()
+        migrated = migrations.ok
         findings.append(migrations)
-        if migrations.ok:
-            findings += [_clock(), *_models(), *_workers(), leases()]
+        if migrated:
+            findings += [_clock(), *_models(), *workers(), leases(), batches()]
     else:
         findings.append(
             Finding("migrations, models and workers", False, "not looked at without a database", "See above.")
         )
-    return [*findings, _celery()]
+    return [*findings, *processes(migrated)]
 
 
 def _database() -> Finding:
@@ -124,7 +121,8 @@ def _models() -> Iterator[Finding]:
         advice = "Run `manage.py up`, or register_model --directory DIR."
         yield Finding("models", False, "no base model is registered", advice)
     for model in models:
-        yield _guarded(f"model {model.name}", lambda model=model: _model(model))  # type: ignore[misc]
+        advice = "Restore the directory from your backup or fetch the model again."
+        yield _guarded(f"model {model.name}", advice, lambda model=model: _model(model))  # type: ignore[misc]
 
 
 def _model(model: BaseModel) -> Finding:
@@ -136,13 +134,14 @@ def _model(model: BaseModel) -> Finding:
     return Finding(name, True, f"fingerprint {fingerprint[:12]}…, context {model.context_length}")
 
 
-def _workers() -> Iterator[Finding]:
-    workers = list(Worker.objects.select_related("base_model"))
-    if not workers:
+def workers() -> Iterator[Finding]:
+    """Whether each registered worker computes what it is registered for."""
+    found = list(Worker.objects.select_related("base_model"))
+    if not found:
         advice = "Start one with `manage.py worker` and tell the gateways with register_worker."
         yield Finding("workers", False, "no worker is registered", advice)
-    for worker in workers:
-        yield _guarded(f"worker {worker.name}", lambda worker=worker: _worker(worker))  # type: ignore[misc]
+    for worker in found:
+        yield _guarded(f"worker {worker.name}", _again(worker), lambda worker=worker: _worker(worker))  # type: ignore[misc]
 
 
 def _worker(worker: Worker) -> Finding:
@@ -152,7 +151,21 @@ def _worker(worker: Worker) -> Finding:
     if served is not None and served != worker.base_model.fingerprint:
         advice = f"Start it with --model {worker.base_model.directory}; no request goes there until then."
         return Finding(name, False, f"{worker.url} serves another model than {worker.base_model.name}", advice)
-    return Finding(name, True, f"{worker.url} computes, {worker.base_model.name}")
+    if worker.state == Worker.State.ACTIVE:
+        return Finding(name, True, f"{worker.url} computes, {worker.base_model.name}")
+    return _resting(worker)
+
+
+def _resting(worker: Worker) -> Finding:
+    """One that computes and is given nothing new: as good as none where no other serves its model."""
+    words = "drains" if worker.state == Worker.State.DRAINING else f"is {worker.state}"
+    model = worker.base_model
+    others = Worker.objects.filter(base_model=model, state=Worker.State.ACTIVE)
+    if model.state != BaseModel.State.ACTIVE or others.exists():
+        return Finding(f"worker {worker.name}", True, f"{worker.url} computes, {model.name}; it {words}")
+    advice = f"`manage.py drain_worker {worker.name} --undo` takes it back."
+    found = f"it {words}, and no other serves {model.name}: requests are answered with 503"
+    return Finding(f"worker {worker.name}", False, found, advice)
 
 
 async def _health(url: str) -> dict[str, object]:
@@ -174,21 +187,28 @@ def leases() -> Finding:
     return Finding("leases", False, found, advice)
 
 
-def _celery() -> Finding:
-    answered = celery_answers(timeout=2.0)
-    if not answered:
-        advice = "Start it with `manage.py up`, or `celery -A gateway worker`. Adapters wait for it."
-        return Finding("celery", False, "no worker answers", advice)
-    return Finding("celery", True, ", ".join(answered))
+def batches() -> Finding:
+    """Whether somebody takes up the batches that could go on. The process for them answers no ping while it works."""
+    if batch_work.at_work() or not batch_work.waiting(MOST_BATCH_WAIT_SECONDS):
+        return Finding("batches", True, "none waits for a process to take it up")
+    advice = "Start `manage.py up`, or beat and `celery -A gateway worker --pool solo --queues batches`."
+    return Finding("batches", False, f"one could go on for more than {MOST_BATCH_WAIT_SECONDS} s", advice)
 
 
-def _guarded(name: str, check: Callable[[], Finding]) -> Finding:
+def _again(worker: Worker) -> str:
+    """What to do about one that does not answer."""
+    if worker.name == WORKER_OF_UP:
+        return f"Start `manage.py up` again; the worker's log says more ({settings.LOG_DIR / 'worker.log'})."
+    return (
+        f"Start it again where {worker.url} is, and look at its log there; if it is gone for good, "
+        f"`manage.py remove_worker {worker.name}`."
+    )
+
+
+def _guarded(name: str, advice: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except (InferenceError, OSError, TimeoutError) as error:
-        advice = "Start it again; its log says more (var/log/worker.log under `up`)."
-        if name.startswith("model"):
-            advice = "Restore the directory from your backup or fetch the model again."
         return Finding(name, False, _first_line(error), advice)
 
 

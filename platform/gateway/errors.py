@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 import psycopg
+from django.core.exceptions import ValidationError
+from django.db import InterfaceError, OperationalError
 from psycopg_pool import PoolTimeout
 
 from fleet.errors import NoWorker
@@ -89,6 +91,11 @@ def invalid_key(message: str = "Incorrect API key provided.") -> ApiError:
     return ApiError(401, "invalid_api_key", message)
 
 
+def signed_out() -> ApiError:
+    """What ends the playground of somebody who was signed in."""
+    return ApiError(401, "signed_out", "You were signed out, or may no longer use this account's playground.")
+
+
 def overloaded(message: str, retry_after: float = 1.0) -> ApiError:
     return ApiError(503, "overloaded", message, retry_after=retry_after)
 
@@ -99,6 +106,12 @@ def shutting_down() -> ApiError:
 
 def internal_error() -> ApiError:
     return ApiError(500, "internal_error", "The server had an error while processing the request.")
+
+
+def code_of(error: BaseException) -> str:
+    """Of what :func:`error_of` would tell the client, without its line in the log."""
+    expected = isinstance(error, ApiError | tenants_errors.TenantsError | inference_errors.InferenceError | NoWorker)
+    return (error_of(error).code if expected else None) or "internal_error"
 
 
 def error_of(error: BaseException) -> ApiError:
@@ -112,7 +125,12 @@ def error_of(error: BaseException) -> ApiError:
             found = overloaded(str(error), error.retry_after)
         case inference_errors.InferenceError():
             found = _upstream(error)
+        case ValidationError():
+            found = _validation(error)
         case psycopg.OperationalError() | psycopg.InterfaceError() | PoolTimeout():
+            logger.error("the database cannot be reached: %s", error)
+            found = overloaded("The service cannot take requests at the moment; try again shortly.", 2.0)
+        case OperationalError() | InterfaceError():
             logger.error("the database cannot be reached: %s", error)
             found = overloaded("The service cannot take requests at the moment; try again shortly.", 2.0)
         case _:
@@ -122,22 +140,45 @@ def error_of(error: BaseException) -> ApiError:
 
 
 def _tenant(error: tenants_errors.TenantsError) -> ApiError:
+    param = getattr(error, "param", None)
     match error:
         case tenants_errors.InvalidKey():
-            return invalid_key(str(error))
+            found = invalid_key(str(error))
         case tenants_errors.ModelNotFound():
-            return ApiError(404, "model_not_found", str(error), "model")
+            found = ApiError(404, "model_not_found", str(error), "model")
+        case tenants_errors.NotFound():
+            found = ApiError(404, "not_found", str(error), param)
+        case tenants_errors.Invalid() | tenants_errors.AdapterRefused():
+            found = bad_request(str(error), param)
+        case tenants_errors.Conflict():
+            found = ApiError(409, error.code, str(error), param)
+        case tenants_errors.Forbidden():
+            found = ApiError(403, error.code, str(error))
         case tenants_errors.Denied():
-            code = "invalid_api_key" if error.code == "key_revoked" else error.code
-            # Waiting for a quota takes hours, and a request that no bucket can hold will never fit.
-            hopeless = error.code == "insufficient_quota" or (error.status == 429 and error.retry_after is None)
-            headers = {"x-should-retry": "false"} if hopeless else {}
-            return ApiError(
-                error.status, code, error.message, error.param, retry_after=error.retry_after, headers=headers
-            )
+            found = _denied(error)
+        case tenants_errors.NotConfigured():
+            logger.error("not configured: %s", error)
+            found = overloaded("The service cannot do this at the moment; try again shortly.", 5.0)
         case _:
             logger.error("unexpected error", exc_info=error)
-            return internal_error()
+            found = internal_error()
+    return found
+
+
+def _denied(error: tenants_errors.Denied) -> ApiError:
+    code = "invalid_api_key" if error.code == "key_revoked" else error.code
+    # Waiting for a quota takes hours, and a request that no bucket can hold will never fit.
+    hopeless = error.code == "insufficient_quota" or (error.status == 429 and error.retry_after is None)
+    headers = {"x-should-retry": "false"} if hopeless else {}
+    return ApiError(error.status, code, error.message, error.param, retry_after=error.retry_after, headers=headers)
+
+
+def _validation(error: ValidationError) -> ApiError:
+    """Django's own, of a model's ``full_clean``: the first field at fault."""
+    if hasattr(error, "error_dict"):
+        field, messages = next(iter(error.message_dict.items()))
+        return bad_request(f"{field}: {' '.join(messages)}", None if field == "__all__" else field)
+    return bad_request(" ".join(error.messages))
 
 
 def _upstream(error: inference_errors.InferenceError) -> ApiError:

@@ -10,6 +10,15 @@ from pydantic_core.core_schema import no_info_before_validator_function
 
 from inference.errors import InvalidRequest
 from inference.request_fields import COUNTS, SAMPLING, Check, Integer, Number
+from tenants.errors import Invalid
+from tenants.metadata import LONGEST_NAME, LONGEST_VALUE, MOST_METADATA, check_metadata
+
+METADATA = {
+    "type": "object",
+    "maxProperties": MOST_METADATA,
+    "propertyNames": {"minLength": 1, "maxLength": LONGEST_NAME},
+    "additionalProperties": {"type": "string", "maxLength": LONGEST_VALUE},
+}
 
 
 class Shared:
@@ -31,6 +40,19 @@ class Shared:
             return self._check(self._name, value)
         except InvalidRequest as error:
             raise PydanticCustomError("shared", "{message}", {"message": str(error)}) from None
+
+
+def unused_metadata(value: Any) -> None:
+    """Metadata is checked and then let go: nothing reads a live request's, and a request is kept while it runs."""
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise PydanticCustomError("dict_type", "has to be a JSON object")
+    try:
+        check_metadata(value)
+    except Invalid as error:
+        context = {"message": str(error).rstrip("."), "param": error.param}
+        raise PydanticCustomError("constraint", "{message}", context) from None
 
 
 def text_content(value: Any) -> Any:

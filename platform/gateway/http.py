@@ -6,9 +6,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from gateway.chat import Run, Transport
+from gateway.chat import Run
 from gateway.errors import ApiError
 from gateway.ratelimit import rate_limit_headers
+from gateway.transport import Transport
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -24,6 +25,13 @@ async def send_json(send: Send, status: int, body: bytes, headers: dict[str, str
     fields = {"content-type": JSON_TYPE, "content-length": str(len(body)), **headers}
     await send({"type": "http.response.start", "status": status, "headers": _encoded(fields)})
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_page(send: Send, status: int, page: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    fields = {"content-type": "text/html; charset=utf-8", "content-length": str(len(page)), "cache-control": "no-store"}
+    more = {"x-content-type-options": "nosniff", "referrer-policy": "same-origin"}
+    await send({"type": "http.response.start", "status": status, "headers": [*_encoded(fields | more), *headers]})
+    await send({"type": "http.response.body", "body": page})
 
 
 def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

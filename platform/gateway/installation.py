@@ -25,6 +25,11 @@ from gateway.embedded.valkey import Valkey
 from gateway.processes import Child
 
 LOOPBACK = "127.0.0.1"
+QUEUES = ("adapters", "webhooks", "batches", "books")
+"""Of what takes its time; each has a process of its own, named after it."""
+
+SOCKETS = ("--ws", "gateway.socket_protocol:SocketProtocol")
+"""uvicorn's option for whom :mod:`gateway.sockets` speaks through."""
 
 
 class CannotStart(Exception):
@@ -144,7 +149,7 @@ def worker(model_dir: Path, port: int) -> Child:
         return said and _healthy(f"http://{LOOPBACK}:{port}/health")
 
     log = settings.LOG_DIR / "worker.log"
-    return Child("worker", worker_command(model_dir, port), log, ready, environment(), timeout=300)
+    return Child("worker", worker_command(model_dir, port), log, ready, environment(), timeout=300, needed=True)
 
 
 def gateway(host: str, port: int) -> Child:
@@ -153,10 +158,15 @@ def gateway(host: str, port: int) -> Child:
         *("--workers", str(settings.GATEWAY_PROCESSES), "--no-access-log", "--no-server-header"),
         # The application drains by itself first; this bounds what the server waits for afterwards.
         *("--timeout-graceful-shutdown", "5", "--timeout-keep-alive", "75"),
+        *SOCKETS,
+        # A WebSocket's client that vanished, or reads nothing, is noticed after both together.
+        *("--ws-ping-interval", "15", "--ws-ping-timeout", "15"),
+        *("--ws-max-size", str(settings.MAX_BODY_BYTES)),
+        *("--forwarded-allow-ips", ",".join(settings.TRUSTED_PROXIES) or LOOPBACK),
     ]
     url = f"http://{reachable(host)}:{port}/health"
     log = settings.LOG_DIR / "gateway.log"
-    return Child("gateway", command, log, lambda _: _healthy(url), environment(), timeout=60, patience=30)
+    return Child("gateway", command, log, lambda _: _healthy(url), environment(), patience=30)
 
 
 def reachable(host: str) -> str:
@@ -172,7 +182,27 @@ def celery() -> Child:
         *("--loglevel", "INFO", "--without-gossip", "--without-mingle"),
     ]
     log = settings.LOG_DIR / "celery.log"
-    return Child("celery", command, log, lambda _: bool(celery_answers()), environment(), timeout=60, patience=15)
+    return Child("celery", command, log, lambda _: bool(celery_answers()), environment(), patience=15)
+
+
+def queue_options(name: str) -> list[str]:
+    """Of ``celery worker``, for one of :data:`QUEUES`."""
+    # A check of hostile files is killed when its time is over, which needs a process for each task. The others are one
+    # process: it does many things at once, and hears itself that it has to stop.
+    pool = ["--concurrency", str(max(2, settings.CELERY_PROCESSES))] if name == "adapters" else ["--pool", "solo"]
+    return [*pool, "--queues", name, "--hostname", f"{name}@%h"]
+
+
+def queue(name: str) -> Child:
+    """Celery for one of :data:`QUEUES`."""
+    command = [
+        *(sys.executable, "-m", "celery", "-A", "gateway", "worker"),
+        *queue_options(name),
+        *("--loglevel", "INFO", "--without-gossip", "--without-mingle"),
+    ]
+    log = settings.LOG_DIR / f"{name}.log"
+    # It answers no ping while it works.
+    return Child(name, command, log, lambda child: " ready." in child.output(), environment(), patience=20)
 
 
 def beat() -> Child:
@@ -182,11 +212,16 @@ def beat() -> Child:
         *("--schedule", str(settings.DATA_DIR / "celerybeat-schedule")),
     ]
     log = settings.LOG_DIR / "beat.log"
-    return Child("beat", command, log, lambda child: "beat: Starting" in child.output(), environment(), timeout=60)
+    return Child("beat", command, log, lambda child: "beat: Starting" in child.output(), environment())
 
 
 def celery_answers(timeout: float = 1.0) -> list[str]:
-    """Names of the Celery workers that answer a ping; none when the broker is down.
+    """Names of the Celery workers that answer a ping, without those of :data:`QUEUES`; none when the broker is down."""
+    return [name for name in celery_names(timeout) if queue_of(name) is None]
+
+
+def celery_names(timeout: float) -> list[str]:
+    """Names of all Celery workers that answer a ping: one of a single process answers none while it works.
 
     On a connection of its own: one kept in the application's pools would be stale after the broker's restart.
     """
@@ -203,6 +238,12 @@ def celery_answers(timeout: float = 1.0) -> list[str]:
     except (OSError, KombuError, RedisError):
         return []
     return sorted(name for reply in replies for name in reply)
+
+
+def queue_of(name: str) -> str | None:
+    """Which of :data:`QUEUES` a Celery worker of this name is for."""
+    found = name.split("@", maxsplit=1)[0]
+    return found if found in QUEUES else None
 
 
 def _healthy(url: str) -> bool:

@@ -5,10 +5,15 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
+from gateway.dialogue import answer_wire
+from gateway.handover import Handover
 from gateway.services import Services
+from gateway.sessions import Sessions
+from inference import heap
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +47,14 @@ class Lifespan:
             await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
             return
         scope["state"]["services"] = services
+        sessions = scope["state"]["sessions"] = Sessions(services)
+        sessions.handover = Handover(sessions.holder, partial(answer_wire, services, sessions))
+        await sessions.handover.start()
         _drain_on_signals(services)
+        heap.settle()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        await sessions.handover.close()
         await services.close()
         await send({"type": "lifespan.shutdown.complete"})
 

@@ -11,9 +11,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
 STEADY_SECONDS = 60.0
 """A process that lived this long starts again with the first delay."""
+SILENT_SECONDS = 1.0
+"""Whoever waits longer for a process to stop is told which it was."""
 _POLL_SECONDS = 0.2
 
 
@@ -54,7 +58,9 @@ class Child:
 
     :param ready: asked again and again until true; the process may die or ``timeout`` seconds pass meanwhile. What it
         raises counts as not ready.
+    :param timeout: long enough for a slow machine on which all of them start at once.
     :param patience: seconds between SIGTERM and SIGKILL.
+    :param needed: by those started after it: it stops when they have. Others stop at the same time.
     """
 
     name: str
@@ -62,8 +68,9 @@ class Child:
     log: Path
     ready: Callable[[Child], bool]
     env: dict[str, str]
-    timeout: float = 120.0
+    timeout: float = 180.0
     patience: float = 10.0
+    needed: bool = False
     process: subprocess.Popen[bytes] | None = None
     _log_start: int = 0
     _deadline: float = 0.0
@@ -92,7 +99,7 @@ class Child:
         if status is not None:
             what = f"stopped with exit status {status} before it was ready"
         self.stop()
-        raise ServerFailed(f"The {self.name} {what}; {self.log} ends:\n{last_lines(self.log)}")
+        raise ServerFailed(f"The {self.name} {what}; {self.log} ends:\n{last_lines(self.log, since=self._log_start)}")
 
     def _is_ready(self) -> bool:
         try:
@@ -124,6 +131,10 @@ class _Watched:
     arriving: bool = False
     """Launched again, not ready yet: the others are watched meanwhile."""
 
+    @property
+    def beside(self) -> bool:
+        return isinstance(self.service, Child) and not self.service.needed
+
 
 @dataclass
 class Supervisor:
@@ -144,16 +155,39 @@ class Supervisor:
 
     def __exit__(self, *_: object) -> None:
         self._stopping = True
-        for watched in reversed(self._watched):
-            watched.service.stop()
+        for together, group in groupby(reversed(self._watched), key=lambda watched: watched.beside):
+            with ThreadPoolExecutor(max_workers=16 if together else 1) as stops:
+                list(stops.map(self._stop, group))  # raises what one of them raised, once all have tried
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _stop(self, watched: _Watched) -> None:
+        begun = time.monotonic()
+        watched.service.stop()
+        if time.monotonic() - begun > SILENT_SECONDS:
+            self.say(f"  {watched.name} has stopped ({time.monotonic() - begun:.1f} s)")
 
     def start(self, name: str, service: Service) -> None:
         """Start and wait until ready; from now on it is watched."""
         begun = time.monotonic()
         self._watched.append(_Watched(name, service, begun))
         service.start()
+        self._ready(name, begun)
+
+    def start_together(self, children: Iterable[Child]) -> None:
+        """As :meth:`start`, all at once."""
+        begun = time.monotonic()
+        waiting = list(children)
+        for child in waiting:
+            self._watched.append(_Watched(child.name, child, begun))
+            child.launch()
+        while waiting:
+            for child in [child for child in waiting if child.arrived()]:
+                waiting.remove(child)
+                self._ready(child.name, begun)
+            time.sleep(_POLL_SECONDS)
+
+    def _ready(self, name: str, begun: float) -> None:
         self.say(f"  {name} is ready ({time.monotonic() - begun:.1f} s)")
 
     def watch(self) -> None:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from uuid import UUID
 
 import orjson
@@ -24,6 +23,44 @@ LARGE_FROM_CHARACTERS = 65_536
 
 MOST_LARGE_OF_ONE_TENANT = 4
 
+MOST_MEDIUM_OF_ONE_TENANT = 128
+"""Of those between: each tenant's are encoded one after the other, beside other tenants'."""
+
+
+class _Line:
+    """Prompts of one class of sizes on their way into a thread, one at a time.
+
+    :param most: of one tenant, the one at work included. :param shared: one line for all tenants, or each has its own.
+    """
+
+    def __init__(self, most: int, *, shared: bool) -> None:
+        self._most = most
+        self._shared = shared
+        self._waiting: Counter[UUID] = Counter()
+        self._places: dict[UUID | None, asyncio.Semaphore] = {}
+
+    async def encode(self, work: Callable[[], list[int]], tenant: UUID) -> list[int]:
+        """Raises ``ApiError`` 429 when too many of the tenant's are there."""
+        if self._waiting[tenant] >= self._most:
+            raise ApiError(
+                429, "rate_limit_exceeded", "Too many long prompts at once; try again shortly.", retry_after=1.0
+            )
+        self._waiting[tenant] += 1
+        # A client that leaves does not stop the thread, so its turn lasts until the thread has ended.
+        return await asyncio.shield(asyncio.ensure_future(self._in_turn(work, tenant)))
+
+    async def _in_turn(self, work: Callable[[], list[int]], tenant: UUID) -> list[int]:
+        line = None if self._shared else tenant
+        try:
+            async with self._places.setdefault(line, asyncio.Semaphore(1)):
+                return await asyncio.to_thread(work)
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
+                if not self._shared:
+                    del self._places[tenant]
+
 
 class Renderers:
     """Chat templates and tokenizers of the base models in use, loaded once per fingerprint.
@@ -34,8 +71,8 @@ class Renderers:
 
     def __init__(self) -> None:
         self._loaded: OrderedDict[str, asyncio.Task[PromptRenderer]] = OrderedDict()
-        self._large_turn = asyncio.Semaphore(1)
-        self._large: Counter[UUID] = Counter()
+        self._large = _Line(MOST_LARGE_OF_ONE_TENANT, shared=True)
+        self._medium = _Line(MOST_MEDIUM_OF_ONE_TENANT, shared=False)
 
     async def of(self, model: ServedModel) -> PromptRenderer:
         """Raises :class:`~inference.errors.ConfigError` or ``OSError`` when the model store cannot be read."""
@@ -87,29 +124,8 @@ class Renderers:
             raise _too_long(renderer, f"has at least {least} tokens", param)
         if size < THREAD_FROM_CHARACTERS:
             return work()
-        if size < LARGE_FROM_CHARACTERS:
-            return await asyncio.to_thread(work)
-        # A client that leaves does not stop the thread, so its turn lasts until the thread has ended.
-        return await asyncio.shield(asyncio.ensure_future(self._in_turn(work, tenant)))
-
-    async def _in_turn(self, work: Callable[[], list[int]], tenant: UUID) -> list[int]:
-        async with self._turn(tenant):
-            return await asyncio.to_thread(work)
-
-    @asynccontextmanager
-    async def _turn(self, tenant: UUID) -> AsyncIterator[None]:
-        if self._large[tenant] >= MOST_LARGE_OF_ONE_TENANT:
-            raise ApiError(
-                429, "rate_limit_exceeded", "Too many long prompts at once; try again shortly.", retry_after=1.0
-            )
-        self._large[tenant] += 1
-        try:
-            async with self._large_turn:
-                yield
-        finally:
-            self._large[tenant] -= 1
-            if not self._large[tenant]:
-                del self._large[tenant]
+        line = self._medium if size < LARGE_FROM_CHARACTERS else self._large
+        return await line.encode(work, tenant)
 
 
 def _too_long(renderer: PromptRenderer, what: str, param: str) -> ApiError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -18,9 +19,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gateway.errors import ApiError, bad_request
-from gateway.fields import Shared, only, text_content
+from gateway.fields import METADATA, Shared, only, text_content, unused_metadata
 from inference.errors import InvalidRequest, UnknownField
-from inference.nesting import check_nesting
+from inference.nesting import check_shape
 from inference.protocol import Constraint
 from inference.request_fields import COMPLETION_COUNTS, MAX_STOPS, prompt
 from inference.response_format import FORMER_NAMES, constraint_of
@@ -49,7 +50,7 @@ class Message(Strict):
     name: Annotated[str, Field(max_length=64)] | None = None
     refusal: Annotated[Any, only()] = None
     audio: Annotated[Any, only()] = None
-    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=128)] | None = None
+    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=128, fail_fast=True)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     function_call: Annotated[Any, only()] = None
     annotations: Annotated[Any, only([])] = None
@@ -109,7 +110,7 @@ class Sampling(Strict):
     @model_validator(mode="after")
     def _constraint_is_well_formed(self) -> Sampling:
         try:
-            constraint = self._constraint()
+            constraint = self._constraint
             if self.tool_use is not None and constraint is not None:
                 raise InvalidRequest("tools and a constrained answer exclude each other", "tools")
         except InvalidRequest as error:
@@ -123,6 +124,7 @@ class Sampling(Strict):
         """The tools on offer, if any are."""
         return None
 
+    @cached_property
     def _constraint(self) -> Constraint | None:
         return constraint_of({"response_format": self.response_format, "structured_outputs": self.structured_outputs})
 
@@ -159,7 +161,7 @@ class Sampling(Strict):
             fields["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         if self.choices > 1:
             fields["n"] = self.choices
-        if self._constraint() is not None:
+        if self._constraint is not None:
             name = "response_format" if self.structured_outputs is None else "structured_outputs"
             fields[name] = getattr(self, name)
         if self.shown_logprobs is not None:
@@ -170,9 +172,9 @@ class Sampling(Strict):
 
 
 class ChatRequest(Sampling):
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Shared("max_completion_tokens")] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[Any, BeforeValidator(unused_metadata), WithJsonSchema(METADATA)] = None
     store: Annotated[Any, only(False)] = None
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
 
@@ -278,24 +280,51 @@ _FIELDS_OF_MODEL_CHECKS = {
 
 def parse_json(body: bytes | str) -> Any:
     """Raises :class:`ApiError` 400 for anything that is not one JSON value."""
+    # Without the collector, which looks through what is being made again and again: 60 ms in place of 210 to 670 for
+    # the 1.4 million lists of four megabytes. Other threads wait meanwhile, as orjson does not let go of Python's lock.
+    collects = gc.isenabled()
+    gc.disable()
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
         raise bad_request("The body is not valid JSON.", code="invalid_json") from None
+    finally:
+        if collects:
+            gc.enable()
 
 
 def parse(schema: type[RequestModel], data: Any) -> RequestModel:
     """Raises :class:`ApiError` 400 that names the first field at fault."""
     if not isinstance(data, dict):
         raise bad_request("The body has to be a JSON object.", code="invalid_json")
+    if len(data) > len(schema.model_fields):  # then one of them is unknown, and tells more than their number
+        _check_names(schema, data)
     try:
-        check_nesting(data)
+        check_shape(data)
     except InvalidRequest as error:
         raise bad_request(f"{error}.", error.param, "invalid_json") from None
+    _check_names(schema, data)
     try:
         return schema.model_validate(data)
     except ValidationError as error:
         raise error_of_validation(error.errors(include_url=False)) from None
+
+
+def _check_names(schema: type[Sampling], data: dict[str, Any]) -> None:
+    """Refuse the first unknown field, of the body, its options or a message, before any value: it often explains what
+    else is wrong. Pydantic would make an error of each: a second for the 350,000 of four megabytes.
+    """
+    places: list[tuple[tuple[str | int, ...], type[Strict], Any]] = [
+        ((), schema, data),
+        (("stream_options",), StreamOptions, data.get("stream_options")),
+    ]
+    messages = data.get("messages")
+    if isinstance(messages, list):
+        places += ((("messages", number), Message, message) for number, message in enumerate(messages[:MOST_MESSAGES]))
+    for place, model, given in places:
+        if isinstance(given, dict) and not given.keys() <= model.model_fields.keys():
+            name = next(name for name in given if name not in model.model_fields)
+            raise error_of_validation([{"type": "extra_forbidden", "loc": (*place, name), "msg": "", "input": None}])
 
 
 def error_of_validation(details: list[ErrorDetails]) -> ApiError:
@@ -314,8 +343,11 @@ def error_of_validation(details: list[ErrorDetails]) -> ApiError:
         case "unknown":
             return bad_request(f"{detail['msg']}.", where, "unknown_parameter")
         case "unsupported":
-            return bad_request(f"{where}: {detail['msg']}.", where, "unsupported_parameter")
+            colon = "" if detail["msg"].startswith("is ") else ":"
+            return bad_request(f"{where}{colon} {detail['msg']}.", where, "unsupported_parameter")
     message = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    if detail["type"] in {"model_type", "model_attributes_type", "dict_type"}:  # whose words name a class of ours
+        message = f"{where or 'The body'} has to be a JSON object"
     message = (
         message
         if where is None or message.startswith(where) or detail["type"] == "constraint"

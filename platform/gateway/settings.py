@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import gateway.config
 from gateway.config import keys, parse
+from gateway.config.provider import Provider, provider
 from gateway.embedded import sockets
 
 django_stubs_ext.monkeypatch()
@@ -28,6 +30,7 @@ MODEL_STORE = DATA_DIR / "models"
 ADAPTER_STORE = DATA_DIR / "adapters"
 INCOMING_DIR = DATA_DIR / "incoming"
 DOWNLOAD_DIR = DATA_DIR / "downloads"
+FILES_DIR = DATA_DIR / "files"
 LOG_DIR = DATA_DIR / "log"
 
 # Secrets --------------------------------------------------------------------------------------------------------------
@@ -54,8 +57,7 @@ DATABASES = {
         "PASSWORD": _dsn.pop("password", ""),
         "HOST": _dsn.pop("host", ""),
         "PORT": str(_dsn.pop("port", "")),
-        "CONN_MAX_AGE": 60,
-        "CONN_HEALTH_CHECKS": True,
+        "CONN_MAX_AGE": 0,  # each request has a thread of its own: nobody would come back to what it kept open
         "OPTIONS": _dsn,
     }
 }
@@ -87,6 +89,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "gateway.not_allowed.page_for_methods",
 ]
 ROOT_URLCONF = "gateway.urls"
 ASGI_APPLICATION = "gateway.asgi.application"
@@ -121,13 +124,27 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 
+# People ---------------------------------------------------------------------------------------------------------------
+PUBLIC_URL: str | None = _values["LORAPLEX_PUBLIC_URL"]
+LOGIN_URL = "/accounts/sign-in"
+LOGIN_REDIRECT_URL = "/console/"
+CURRENCY: str = _values["LORAPLEX_CURRENCY"]
+SESSION_COOKIE_AGE = 7 * 86400
+OIDC: Provider | None = provider(_values)
+MAIL: bool = _values["LORAPLEX_EMAIL_URL"] is not None
+globals().update(_values["LORAPLEX_EMAIL_URL"] or {})  # EMAIL_HOST and its like
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL: str = _values["LORAPLEX_EMAIL_FROM"]
+
 # Browsers -------------------------------------------------------------------------------------------------------------
+TRUSTED_PROXIES: list[str] = [str(network) for network in _values["LORAPLEX_TRUSTED_PROXIES"]]
 _https: bool = _values["LORAPLEX_HTTPS"]
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _https else None
 SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
+CSRF_FAILURE_VIEW = "gateway.error_pages.csrf_failed"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
@@ -138,9 +155,17 @@ HOST: str = _values["LORAPLEX_HOST"]
 PORT: int = _values["PORT"]
 MAX_BODY_BYTES: int = _values["LORAPLEX_MAX_BODY_BYTES"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+RESUME_SECONDS: int = _values["LORAPLEX_RESUME_SECONDS"]
+RESUME_BYTES: int = _values["LORAPLEX_RESUME_BYTES"]
+RESUME_TENANT_BYTES: int = _values["LORAPLEX_RESUME_TENANT_BYTES"]
 GATEWAY_PROCESSES: int = _values["LORAPLEX_GATEWAY_PROCESSES"]
 CELERY_PROCESSES: int = _values["LORAPLEX_CELERY_PROCESSES"]
+BATCH_CONCURRENCY: int = _values["LORAPLEX_BATCH_CONCURRENCY"]
+MAX_FILE_BYTES: int = _values["LORAPLEX_MAX_FILE_BYTES"]
+MAX_FILES: int = _values["LORAPLEX_MAX_FILES"]
+MAX_FILES_BYTES: int = _values["LORAPLEX_MAX_FILES_BYTES"]
 BASE_MODEL: str | None = _values["LORAPLEX_BASE_MODEL"]
+ACTIVATION_GATE: bool = _values["LORAPLEX_ACTIVATION_GATE"]
 WORKER_PORT: int | None = _values["LORAPLEX_WORKER_PORT"]
 WORKER_OPTIONS: tuple[str, ...] = (
     *(
@@ -156,6 +181,10 @@ WORKER_OPTIONS: tuple[str, ...] = (
     *_values["LORAPLEX_WORKER_OPTIONS"],
 )
 
+# Webhooks -------------------------------------------------------------------------------------------------------------
+WEBHOOK_HTTP: bool = _values["LORAPLEX_WEBHOOK_HTTP"]
+WEBHOOK_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = _values["LORAPLEX_WEBHOOK_NETWORKS"]
+
 # Celery ---------------------------------------------------------------------------------------------------------------
 # kombu names a Unix socket in its own way.
 CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
@@ -165,6 +194,20 @@ CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_TIME_LIMIT = 600
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+# What waits for workers, for strangers' addresses or for batches, and what reads the whole ledger, has processes of its
+# own: the reaper would wait behind it.
+CELERY_TASK_ROUTES = {
+    "gateway.tasks.run_batches": {"queue": "batches"},
+    "tenants.tasks.deliver_webhooks": {"queue": "webhooks"},
+    "tenants.tasks.check_adapter": {"queue": "adapters"},
+    "tenants.tasks.collect_adapters": {"queue": "adapters"},
+    "fleet.tasks.try_adapter": {"queue": "adapters"},
+    "fleet.tasks.place_adapters": {"queue": "adapters"},
+    "fleet.tasks.place_prefixes": {"queue": "adapters"},
+    "tenants.tasks.roll_up": {"queue": "books"},
+    "tenants.tasks.reconcile": {"queue": "books"},
+    "tenants.tasks.reconcile_asked": {"queue": "books"},
+}
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # With the broker down an enqueue has to fail in seconds, not hang the command that asked for it.
@@ -177,9 +220,30 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 60.0,
         "options": {"expires": 60},
     },
+    "try_waiting_adapters": {
+        "task": "fleet.tasks.try_waiting_adapters",
+        "schedule": 15.0,
+        "options": {"expires": 30},
+    },
+    "collect_adapters": {"task": "tenants.tasks.collect_adapters", "schedule": 3600.0, "options": {"expires": 600}},
+    "place_adapters": {"task": "fleet.tasks.place_adapters", "schedule": 10.0, "options": {"expires": 20}},
+    "place_prefixes": {"task": "fleet.tasks.place_prefixes", "schedule": 10.0, "options": {"expires": 20}},
+    "run_batches": {"task": "gateway.tasks.run_batches", "schedule": 5.0, "options": {"expires": 10}},
+    "collect_files": {"task": "gateway.tasks.collect_files", "schedule": 3600.0, "options": {"expires": 3600}},
     "roll_up": {"task": "tenants.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
     "reconcile": {"task": "tenants.tasks.reconcile", "schedule": 86400.0, "options": {"expires": 3600}},
+    "reconcile_asked": {"task": "tenants.tasks.reconcile_asked", "schedule": 10.0, "options": {"expires": 10}},
+    "sample_workers": {"task": "fleet.tasks.sample_workers", "schedule": 30.0, "options": {"expires": 30}},
     "forget_denials": {"task": "tenants.tasks.forget_denials", "schedule": 86400.0, "options": {"expires": 3600}},
+    "forget_payloads": {"task": "tenants.tasks.forget_payloads", "schedule": 600.0, "options": {"expires": 600}},
+    "deliver_webhooks": {"task": "tenants.tasks.deliver_webhooks", "schedule": 5.0, "options": {"expires": 10}},
+    "notice": {"task": "tenants.tasks.notice", "schedule": 60.0, "options": {"expires": 60}},
+    "forget_callers": {"task": "tenants.tasks.forget_callers", "schedule": 3600.0, "options": {"expires": 3600}},
+    "forget_webhook_events": {
+        "task": "tenants.tasks.forget_webhook_events",
+        "schedule": 60.0,
+        "options": {"expires": 60},
+    },
 }
 
 # Logging --------------------------------------------------------------------------------------------------------------

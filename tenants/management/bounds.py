@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS, ArgumentTypeError
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
+from tenants import key_ring
+from tenants.actors import of_command
+from tenants.callers import caller_of_command
+from tenants.limits import names_for, set_limits
 from tenants.management.command import add_subject, find_key, find_member, find_tenant, subject
-from tenants.models import Adapter, ApiKey, BaseModel, Limits, Member, Plan, Tenant
+from tenants.models import ApiKey, Limits, Member, Tenant
 from tenants.models.limits import MOST
 
 _SMALL = 2**31 - 1
@@ -38,14 +42,18 @@ class Bound:
     def subject(self) -> str:
         """As accounts call it."""
         if self.key is not None:
-            return f"key:{self.key.pk}"
+            return f"key:{self.key.line}"
         return "tenant" if self.member is None else f"member:{self.member.pk}"
 
 
 def add_bound(parser: CommandParser) -> None:
     add_subject(parser, "tenant", "the tenant's short name")
     whose = parser.add_mutually_exclusive_group()
-    whose.add_argument("--key", metavar="PUBLIC_ID", help="of this key instead of the whole tenant")
+    whose.add_argument(
+        "--key",
+        metavar="PUBLIC_ID",
+        help="of this key instead of the whole tenant; its public id, as keys lists it, or the whole key",
+    )
     whose.add_argument("--member", metavar="USERNAME", help="of this member, all keys together")
 
 
@@ -58,7 +66,7 @@ def bound(options: dict[str, Any]) -> Bound:
     return Bound(tenant)
 
 
-def add_limits(parser: CommandParser, names: tuple[str, ...] = Limits.NAMES) -> None:
+def add_limits(parser: CommandParser, names: tuple[str, ...] = names_for(Tenant)) -> None:
     """One flag a limit; read what was given with :func:`given_limits`."""
     for name in names:
         text = str(Tenant._meta.get_field(name).help_text)  # type: ignore[union-attr]
@@ -66,8 +74,16 @@ def add_limits(parser: CommandParser, names: tuple[str, ...] = Limits.NAMES) -> 
         parser.add_argument(flag, type=_value_of(name), default=SUPPRESS, metavar="N", help=f"{text}; none: no own one")
 
 
-def given_limits(options: dict[str, Any], names: tuple[str, ...] = Limits.NAMES) -> dict[str, int | None]:
+def given_limits(options: dict[str, Any], names: tuple[str, ...] = names_for(Tenant)) -> dict[str, int | None]:
     return {name: options[name] for name in names if name in options}
+
+
+def change(whose: Bound, limits: dict[str, int | None]) -> None:
+    """Set limits of whoever they bind. A key's hold for its whole line, so they change where keys change."""
+    if whose.key is not None:
+        key_ring.change(caller_of_command(whose.tenant), whose.key, limits=limits)
+    else:
+        set_limits(of_command(), whose.row, limits)
 
 
 def flags(names: tuple[str, ...]) -> str:
@@ -75,8 +91,8 @@ def flags(names: tuple[str, ...]) -> str:
 
 
 def _value_of(name: str) -> Callable[[str], int | None]:
-    least = 0 if name.startswith("budget") else 1
-    most = _SMALL if name.startswith("max_") or name.endswith("_minute") else MOST
+    least = 1 if name in Limits.NAMES and not name.startswith("budget") else 0
+    most = _SMALL if (name in Limits.NAMES and name.startswith("max_")) or name.endswith("_minute") else MOST
 
     def limit(text: str) -> int | None:
         if text.lower() == "none":
@@ -90,56 +106,6 @@ def _value_of(name: str) -> Callable[[str], int | None]:
         return value
 
     return limit
-
-
-def restrict(holder: Member | ApiKey, tenant: Tenant, names: str) -> list[str]:
-    """Set which models the holder may use: ``all``, or names as in ``model``, separated by commas. Not saved."""
-    if names == "all":
-        holder.only_models = holder.only_adapters = None
-        return ["only_models", "only_adapters"]
-    bases: list[int] = []
-    adapters: list[int] = []
-    wanted = [part.strip() for part in names.split(",") if part.strip()]
-    if not wanted:
-        raise CommandError("--models names no model; say all to lift the restriction.")
-    for name in wanted:
-        owner, slash, short = name.partition("/")
-        found: Any
-        if slash:
-            found = Adapter.objects.filter(tenant__slug=owner, name=short).first()
-            usable = found and (found.tenant_id == tenant.pk or found.allowances.filter(tenant=tenant).exists())
-            into = adapters
-        else:
-            found = BaseModel.objects.filter(name=name).first()
-            usable = found and found.allowances.filter(tenant=tenant).exists()
-            into = bases
-        if not usable:
-            raise CommandError(f"{tenant} has no model {name!r}; to lift the restriction say --models all.")
-        into.append(found.pk)
-    holder.only_models, holder.only_adapters = bases, adapters
-    return ["only_models", "only_adapters"]
-
-
-def restriction(holder: Member | ApiKey) -> list[str] | None:
-    """Names of the models that the holder is restricted to; ``None``: not restricted.
-
-    A model whose row is gone has no name and is left out: nobody can use it.
-    """
-    if holder.only_models is None and holder.only_adapters is None:
-        return None
-    bases = BaseModel.objects.filter(pk__in=holder.only_models or ()).values_list("name", flat=True)
-    adapters = Adapter.objects.unscoped().filter(pk__in=holder.only_adapters or ()).select_related("tenant")
-    return sorted(bases) + sorted(str(adapter) for adapter in adapters)
-
-
-def check_budgets(row: Tenant | Member | ApiKey | Plan, changed: Iterable[str]) -> None:
-    """Raises ``CommandError`` where a change leaves a soft budget that the hard one keeps from being reached."""
-    limits = row.effective_limits() if isinstance(row, Tenant) else row.own_limits()
-    soft, hard = limits["budget_soft"], limits["budget_hard"]
-    if {"budget_soft", "budget_hard", "plan"}.isdisjoint(changed) or soft is None or hard is None:
-        return
-    if soft > hard:
-        raise CommandError(f"--budget-soft would be {soft}: above --budget-hard, {hard}, it is never reached.")
 
 
 def describe_limits(limits: dict[str, int | None], own: dict[str, int | None], elsewhere: str) -> list[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from argparse import RawDescriptionHelpFormatter
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import psycopg
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from inference.errors import InferenceError
 from tenants import keys
-from tenants.errors import InvalidKey, NotConfigured, TenantsError
+from tenants.errors import Invalid, InvalidKey, NotConfigured, TenantsError
 from tenants.models import ApiKey, BaseModel, Member, Plan, Tenant
 
 
@@ -23,6 +25,8 @@ class JsonCommand(BaseCommand):
     """
 
     example: ClassVar[str]
+    called: ClassVar[Mapping[str, str]] = {}
+    """Arguments that are called otherwise here than the ``param`` of an :class:`~tenants.errors.Invalid`."""
     requires_system_checks = ()
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -50,16 +54,22 @@ class JsonCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             result = self.run(options)
+        except Invalid as error:
+            raise CommandError(self._as_called(error)) from error
         except (TenantsError, InferenceError) as error:
             raise CommandError(str(error)) from error
         except ValidationError as error:
             raise CommandError(_worded(error)) from error
-        except DatabaseError as error:
+        except (DatabaseError, psycopg.Error) as error:  # psycopg's own: of commands with a pool
             raise CommandError(f"The database refused: {str(error).strip().splitlines()[0]}") from error
         self.stdout.write(json.dumps(result) if options["json"] else self.describe(result))
         problem = self.problem(result)
         if problem is not None:
             raise CommandError(problem)
+
+    def _as_called(self, error: Invalid) -> str:
+        name, words = self.called.get(error.param), str(error)
+        return words if name is None or not words.startswith(error.param) else name + words.removeprefix(error.param)
 
 
 def _worded(error: ValidationError) -> str:
@@ -69,16 +79,29 @@ def _worded(error: ValidationError) -> str:
 
 
 def add_subject(parser: CommandParser, name: str, explanation: str) -> None:
-    """The command's one obligatory argument, by position or as ``--name``; read it with :func:`subject`."""
+    """The command's main argument, by position or as ``--name``; read it with :func:`subject`."""
     parser.add_argument(f"{name}_by_position", nargs="?", metavar=name, help=explanation)
     parser.add_argument(f"--{name}", metavar=name.upper(), help=f"the same, by name: {explanation}")
 
 
 def subject(options: dict[str, Any], name: str) -> str:
-    given = {value for value in (options[f"{name}_by_position"], options[name]) if value}
-    if len(given) != 1:
-        raise CommandError(f"Say one {name}." if not given else f"Two different values for {name}.")
-    return str(given.pop())
+    given = _given(options, name)
+    if given is None:
+        raise CommandError(f"Say one {name}.")
+    return given
+
+
+def only_tenant(options: dict[str, Any]) -> Tenant | None:
+    """The tenant to which a command keeps whose :func:`add_subject` may be left out; ``None``: everybody."""
+    slug = _given(options, "tenant")
+    return None if slug is None else find_tenant(slug)
+
+
+def _given(options: dict[str, Any], name: str) -> str | None:
+    given = {value for value in (options[f"{name}_by_position"], options[name]) if value is not None}
+    if len(given) > 1:
+        raise CommandError(f"Two different values for {name}.")
+    return str(given.pop()) if given else None
 
 
 def find_tenant(slug: str) -> Tenant:
@@ -98,14 +121,24 @@ def find_base_model(name: str) -> BaseModel:
 
 def find_key(tenant: Tenant, text: str) -> ApiKey:
     """By public id or by the whole key."""
-    try:
-        public_id = keys.parse(text).public_id
-    except InvalidKey:
-        public_id = text
-    key: ApiKey | None = ApiKey.objects.filter(tenant=tenant, public_id=public_id).first()
+    key: ApiKey | None = ApiKey.objects.filter(tenant=tenant, public_id=key_id(text)).first()
     if key is None:
-        raise NotConfigured(f"{tenant} has no such key.")
+        raise NotConfigured(f"{tenant} has no key {named_key(text)}; `keys {tenant} --all` lists them.")
     return key
+
+
+def key_id(text: str) -> str:
+    """The public id of the whole key ``text``, or ``text``, which may be one."""
+    try:
+        return keys.parse(text).public_id
+    except InvalidKey:
+        return text
+
+
+def named_key(text: str) -> str:
+    """What was looked for, to be shown: never a secret, not even of a key that was mistyped."""
+    public_id = key_id(text)
+    return "by this text, nor is it a whole key" if public_id.startswith("lpx_") else repr(public_id[:100])
 
 
 def find_member(tenant: Tenant, username: str) -> Member:

@@ -10,8 +10,6 @@ UPDATE tenants_ledgerentry l SET admitted_at = r.admitted_at FROM tenants_infere
 ALTER TABLE tenants_ledgerentry ENABLE TRIGGER USER;
 """
 
-_OPEN = "SELECT tenants_open_accounts(t.id, NULL, NULL, now()) FROM tenants_tenant t"
-
 
 class Migration(migrations.Migration):
     dependencies = [("tenants", "0004_accounts")]
@@ -32,5 +30,4 @@ class Migration(migrations.Migration):
                 "rollup.sql",
             )
         ),
-        migrations.RunSQL(_OPEN, reverse_sql=migrations.RunSQL.noop),
     ]

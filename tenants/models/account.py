@@ -26,6 +26,7 @@ class Account(TenantOwned):
     tokens_us = models.BigIntegerField(default=0, help_text="microseconds since 1970")
     metered_from = models.DateTimeField(null=True, help_text="requests admitted before took nothing from the tokens")
     day = models.DateField(null=True)
+    latest_day = models.DateField(null=True, help_text="the latest that it was ever in; later than day: a wrong clock")
     day_tokens = models.BigIntegerField(default=0, help_text="settled and held, of requests admitted on that day")
     month = models.DateField(null=True, help_text="its first day")
     month_tokens = models.BigIntegerField(default=0, help_text="settled and held, of requests admitted in that month")

@@ -66,6 +66,16 @@ class LedgerEntry(TenantOwned):
         verbose_name_plural = "ledger entries"
         indexes: ClassVar = [
             models.Index(fields=("tenant", "created_at"), name="ledger_by_tenant"),
+            models.Index(fields=("key", "request"), name="ledger_by_key"),
+            # What went wrong is rare, and looked for: of one tenant, and of all.
+            models.Index(
+                fields=("tenant", "outcome", "request"),
+                condition=~models.Q(outcome="completed"),
+                name="ledger_tenant_not_completed",
+            ),
+            models.Index(
+                fields=("outcome", "request"), condition=~models.Q(outcome="completed"), name="ledger_not_completed"
+            ),
             # roll-ups: what is new, and one hour across all tenants
             BrinIndex(fields=("created_at",), name="ledger_by_time", autosummarize=True),
             BrinIndex(fields=("admitted_at",), name="ledger_by_admission", autosummarize=True),

@@ -61,7 +61,22 @@ class Limits(models.Model):
         return {name: getattr(self, name) for name in Limits.NAMES}
 
 
-class Plan(Limits):
+class AdapterQuotas(models.Model):
+    """How many adapters a tenant may keep, and how large. ``null`` on a tenant means its plan's value, on a plan no
+    limit. Counted under a lock of the tenant's row by ``tenants/adapter_quotas.py``; admission knows nothing of them.
+    """
+
+    ADAPTER_QUOTAS: ClassVar = ("max_adapters", "max_adapter_versions", "max_adapter_bytes")
+
+    max_adapters = _quota("adapters that are not deleted", least=0)
+    max_adapter_versions = _quota("versions of all adapters, rejected ones included, deleted ones not", least=0)
+    max_adapter_bytes = _quota("bytes of all versions' files and of open uploads", least=0)
+
+    class Meta:
+        abstract = True
+
+
+class Plan(Limits, AdapterQuotas):
     """Limits that many tenants share."""
 
     STANDARD = "standard"
@@ -76,6 +91,13 @@ class Plan(Limits):
     def standard(cls) -> Plan:
         """The default plan, made on first use so that it also exists in a freshly emptied database."""
         plan, _ = cls.objects.get_or_create(
-            name=cls.STANDARD, defaults={"requests_per_minute": 600, "max_concurrent": 64}
+            name=cls.STANDARD,
+            defaults={
+                "requests_per_minute": 600,
+                "max_concurrent": 64,
+                "max_adapters": 100,
+                "max_adapter_versions": 1000,
+                "max_adapter_bytes": 20 << 30,
+            },
         )
         return plan

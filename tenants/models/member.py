@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.conf import settings
 from django.db import models
+from uuid6 import uuid7
 
 from tenants.models.limits import Limits
 from tenants.models.restrictions import Restrictions
@@ -19,6 +20,7 @@ class Member(TenantOwned, Limits, Restrictions):
         DEVELOPER = "developer"
         VIEWER = "viewer"
 
+    public_id = models.UUIDField(unique=True, default=uuid7, editable=False, help_text="its id outside")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="members")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)

@@ -6,14 +6,14 @@ from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from uuid6 import uuid7
 
-from tenants.models.limits import Limits, Plan
+from tenants.models.limits import AdapterQuotas, Limits, Plan
 
 
 def new_namespace() -> str:
     return secrets.token_hex(16)
 
 
-class Tenant(Limits):
+class Tenant(Limits, AdapterQuotas):
     """A customer: the unit of isolation, limits and billing. Never deleted once it has a ledger; suspended instead."""
 
     class State(models.TextChoices):

@@ -36,25 +36,69 @@ RETURNS TABLE (
            coalesce(sum(tokens) FILTER (WHERE NOT running), 0)::bigint,
            coalesce(sum(cost) FILTER (WHERE NOT running), 0)::bigint
       FROM used
-     WHERE p_subject = 'tenant' OR p_subject = 'key:' || key_id OR p_subject = 'member:' || member_id
+     WHERE p_subject = 'tenant' OR p_subject = 'member:' || member_id
+        OR key_id IN (SELECT k.id FROM tenants_apikey k WHERE k.tenant_id = p_tenant_id AND 'key:' || k.line = p_subject)
 $$;
 
--- Opens the missing accounts of a tenant and of the member and key that call for it, at their derived sums.
+-- What was admitted in these days (from inclusive, to exclusive), as tenants_derived counts it: an index leads to the
+-- tenant's requests of those days, and no others are read.
+CREATE OR REPLACE FUNCTION tenants_used(
+    p_tenant_id uuid, p_subject text, p_from date, p_to date, OUT tokens bigint, OUT cost bigint
+) LANGUAGE sql STABLE AS $$
+    SELECT coalesce(sum(u.tokens), 0)::bigint, coalesce(sum(u.cost), 0)::bigint
+      FROM tenants_inferencerequest r
+     CROSS JOIN LATERAL (
+        SELECT r.prompt_tokens::bigint + r.max_tokens AS tokens, r.held_cost AS cost WHERE r.state = 'running'
+        UNION ALL
+        SELECT l.prompt_tokens::bigint + l.completion_tokens, l.cost
+          FROM tenants_ledgerentry l WHERE l.request_id = r.id
+     ) u
+     WHERE r.tenant_id = p_tenant_id
+       AND r.admitted_at >= p_from::timestamp AT TIME ZONE 'UTC' AND r.admitted_at < p_to::timestamp AT TIME ZONE 'UTC'
+       AND (p_subject = 'tenant' OR p_subject = 'member:' || r.member_id
+            OR r.key_id IN (SELECT k.id FROM tenants_apikey k
+                             WHERE k.tenant_id = p_tenant_id AND 'key:' || k.line = p_subject))
+$$;
+
+-- Opens the missing accounts of a tenant and of the member and key that call for it, at their derived sums; and takes
+-- those that are behind to the day and month that count, at what was used in them. An account is behind only after a
+-- clock that was wrong by days: otherwise a new day begins at 0, without a look at any request.
 --
 -- The lock on the tenant's own account keeps settlements out meanwhile: they update that account in a statement before
 -- the one that looks for the others, so each is either in the derived sums or finds the account it has to update.
 CREATE OR REPLACE FUNCTION tenants_open_accounts(
     p_tenant_id uuid, p_member_id bigint, p_key_id bigint, p_clock timestamptz
 ) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    b record;               -- an account that is behind
 BEGIN
     PERFORM tenants_stand_in_line(p_tenant_id);
     PERFORM 1 FROM tenants_account a WHERE a.tenant_id = p_tenant_id AND a.subject = 'tenant' FOR UPDATE;
+    FOR b IN
+        SELECT x.account_id, x.subject, tenants_day(x.counted_at) AS today, tenants_month(x.counted_at) AS this_month
+          FROM tenants_standing(p_tenant_id, p_member_id, p_key_id, p_clock) x WHERE x.behind
+    LOOP
+        UPDATE tenants_account a
+           SET (month, month_tokens, month_cost) = (
+                   SELECT b.this_month, u.tokens, u.cost
+                     FROM tenants_used(p_tenant_id, b.subject, b.this_month, (b.this_month + interval '1 month')::date) u
+               )
+         WHERE a.id = b.account_id AND a.month <> b.this_month;
+        UPDATE tenants_account a
+           SET latest_day = greatest(a.day, a.latest_day), day = b.today,
+               day_tokens = (SELECT u.tokens FROM tenants_used(p_tenant_id, b.subject, b.today, b.today + 1) u)
+         WHERE a.id = b.account_id AND a.day <> b.today;
+    END LOOP;
     INSERT INTO tenants_account
-        (tenant_id, subject, requests_us, tokens_us, day, month, day_tokens, month_tokens, month_cost, held_tokens,
-         held_cost, settled_count, settled_tokens, settled_cost)
-    SELECT p_tenant_id, s.subject, 0, 0, tenants_day(p_clock), tenants_month(p_clock), d.*
+        (tenant_id, subject, requests_us, tokens_us, latest_day, day, month, day_tokens, month_tokens, month_cost,
+         held_tokens, held_cost, settled_count, settled_tokens, settled_cost)
+    SELECT p_tenant_id, s.subject, 0, 0,
+           (SELECT tenants_day(max(r.admitted_at)) FROM tenants_inferencerequest r WHERE r.tenant_id = p_tenant_id),
+           tenants_day(s.counted_at), tenants_month(s.counted_at), d.*
       FROM tenants_standing(p_tenant_id, p_member_id, p_key_id, p_clock) s
-     CROSS JOIN LATERAL tenants_derived(p_tenant_id, s.subject, tenants_day(p_clock), tenants_month(p_clock)) d
+     CROSS JOIN LATERAL tenants_derived(
+        p_tenant_id, s.subject, tenants_day(s.counted_at), tenants_month(s.counted_at)
+     ) d
      WHERE s.account_id IS NULL;
 END
 $$;

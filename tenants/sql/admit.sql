@@ -9,8 +9,9 @@
 -- free something, and both sides change accounts by sums and differences. That makes the limits exact with any number
 -- of processes.
 --
--- p_now is for tests; otherwise the clock is read in line, so that time never runs backwards along it.
--- A refusal writes nothing.
+-- p_now is for tests; otherwise the clock is read in line, so that time never runs backwards along it, unless the clock
+-- itself is set back. The day that requests count in does not go back even then: see tenants_standing.
+-- A refusal writes nothing, unless the clock went back: then the accounts follow it, once.
 DROP FUNCTION IF EXISTS tenants_admit(uuid, uuid, bigint, bigint, bigint, integer, integer, interval, timestamptz);
 
 CREATE OR REPLACE FUNCTION tenants_decide(
@@ -49,7 +50,7 @@ CREATE OR REPLACE FUNCTION tenants_decide(
 DECLARE
     unit constant bigint := 60000000;       -- of one request or token in a bucket: the microseconds of a minute
     clock timestamptz;
-    clock_us bigint;
+    counted timestamptz;                    -- when the request counts as admitted: the clock, or its accounts' day
     permit record;
     s record;                               -- where one subject stands
     want bigint := coalesce(p_max, 1)::bigint * p_choices;  -- output tokens without which there is no admission
@@ -69,7 +70,6 @@ DECLARE
 BEGIN
     PERFORM tenants_stand_in_line(p_tenant_id);
     clock := coalesce(p_now, clock_timestamp());
-    clock_us := (extract(epoch FROM clock) * 1000000)::bigint;
 
     permit := tenants_permit(p_tenant_id, p_key_id, p_base_model_id, p_adapter_version_id, clock);
     code := permit.code;
@@ -80,11 +80,12 @@ BEGIN
     fits := (permit.context_length - p_prompt)::bigint * p_choices;
     over_soft_budget := false;
     FOR s IN SELECT * FROM tenants_standing(p_tenant_id, permit.member_id, p_key_id, clock) LOOP
-        IF s.account_id IS NULL THEN
+        IF s.account_id IS NULL OR s.behind THEN
             PERFORM tenants_open_accounts(p_tenant_id, permit.member_id, p_key_id, clock);
             SELECT x.* INTO s FROM tenants_standing(p_tenant_id, permit.member_id, p_key_id, clock) x
              WHERE x.subject = s.subject;
         END IF;
+        counted := s.counted_at;
         accounts := accounts || s.account_id;
         request_rates := request_rates || s.requests_per_minute;
         token_rates := token_rates || s.tokens_per_minute;
@@ -182,13 +183,13 @@ BEGIN
         tokens_units := tokens_units - (p_prompt + want) * unit;
         remaining_concurrent := remaining_concurrent - 1;
         FOR i IN 1 .. cardinality(accounts) LOOP
-            PERFORM tenants_hold(accounts[i], request_rates[i], token_rates[i], p_prompt + want, cost, clock);
+            PERFORM tenants_hold(accounts[i], request_rates[i], token_rates[i], p_prompt + want, cost, clock, counted);
         END LOOP;
         INSERT INTO tenants_inferencerequest
             (id, tenant_id, key_id, member_id, base_model_id, adapter_version_id, price_id, state, prompt_tokens,
              max_tokens, held_cost, emitted_tokens, admitted_at, lease_expires_at)
         VALUES (p_request_id, p_tenant_id, p_key_id, permit.member_id, p_base_model_id, p_adapter_version_id,
-                (permit.price).id, 'running', p_prompt, want, cost, 0, clock, clock + p_lease);
+                (permit.price).id, 'running', p_prompt, want, cost, 0, counted, clock + p_lease);
     ELSE
         code := (ARRAY[
             'context_length_exceeded', 'max_output_tokens_exceeded', 'rate_limit_exceeded', 'insufficient_quota',
@@ -196,9 +197,14 @@ BEGIN
         ])[worst];
         IF worst IN (4, 5) THEN
             retry_after_us := extract(epoch FROM
-                (tenants_month(clock) + interval '1 month') AT TIME ZONE 'UTC' - clock) * 1000000;
+                (tenants_month(counted) + interval '1 month') AT TIME ZONE 'UTC' - clock) * 1000000;
         ELSIF worst = 6 THEN
-            retry_after_us := extract(epoch FROM (tenants_day(clock) + 1)::timestamp AT TIME ZONE 'UTC' - clock) * 1000000;
+            retry_after_us := extract(epoch FROM
+                (tenants_day(counted) + 1)::timestamp AT TIME ZONE 'UTC' - clock) * 1000000;
+        ELSIF worst = 8 THEN
+            FOR i IN 1 .. cardinality(accounts) LOOP
+                PERFORM tenants_refill_from(accounts[i], clock);
+            END LOOP;
         END IF;
     END IF;
     remaining_requests := requests_units / unit;
@@ -208,23 +214,38 @@ BEGIN
 END
 $$;
 
+-- Where the clock went back, an account's buckets refill from now on, not only once it is as late as it was. An
+-- admission sees to that by itself; a refusal has to, or an empty bucket would stay empty until then.
+CREATE OR REPLACE FUNCTION tenants_refill_from(p_account_id bigint, p_clock timestamptz) RETURNS void LANGUAGE sql AS $$
+    UPDATE tenants_account a
+       SET requests_us = least(a.requests_us, now.us), tokens_us = least(a.tokens_us, now.us)
+      FROM (SELECT (extract(epoch FROM p_clock) * 1000000)::bigint AS us) AS now
+     WHERE a.id = p_account_id AND greatest(a.requests_us, a.tokens_us) > now.us
+$$;
+
 -- Takes a request's hold from one account. Sums and differences only: a settlement may be changing it too.
+-- p_counted: NULL, from an admission that began before 0023 was installed, is the clock.
+DROP FUNCTION IF EXISTS tenants_hold(bigint, bigint, bigint, bigint, bigint, timestamptz);
+
 CREATE OR REPLACE FUNCTION tenants_hold(
-    p_account_id bigint, p_request_rate bigint, p_token_rate bigint, p_tokens bigint, p_cost bigint, p_clock timestamptz
+    p_account_id bigint, p_request_rate bigint, p_token_rate bigint, p_tokens bigint, p_cost bigint,
+    p_clock timestamptz, p_counted timestamptz DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     unit constant bigint := 60000000;
     clock_us constant bigint := (extract(epoch FROM p_clock) * 1000000)::bigint;
-    today constant date := tenants_day(p_clock);
-    this_month constant date := tenants_month(p_clock);
+    today constant date := tenants_day(coalesce(p_counted, p_clock));
+    this_month constant date := tenants_month(coalesce(p_counted, p_clock));
 BEGIN
     UPDATE tenants_account a
        SET requests_level = tenants_refilled(a.requests_level, a.requests_us, p_request_rate, clock_us) - unit,
-           requests_us = greatest(a.requests_us, clock_us),
+           requests_us = clock_us,
            tokens_level = tenants_refilled(a.tokens_level, a.tokens_us, p_token_rate, clock_us) - p_tokens * unit,
-           tokens_us = greatest(a.tokens_us, clock_us),
+           tokens_us = clock_us,
            metered_from = CASE WHEN p_token_rate IS NOT NULL
-                               THEN CASE WHEN a.tokens_level IS NULL THEN p_clock ELSE a.metered_from END END,
+                               THEN CASE WHEN a.tokens_level IS NULL THEN p_clock
+                                         ELSE least(a.metered_from, p_clock) END END, -- the clock went back
+           latest_day = greatest(a.latest_day, a.day, today),
            day = today,
            day_tokens = CASE WHEN a.day = today THEN a.day_tokens ELSE 0 END + p_tokens,
            month = this_month,
@@ -236,8 +257,9 @@ BEGIN
 END
 $$;
 
--- tenants_decide as one durable statement. `verdict` is its row. Waits at most 5 s for its turn.
-CREATE OR REPLACE PROCEDURE tenants_admit(
+-- tenants_decide as one statement that does not wait for the disk: the answer holds once tenants_make_durable has come
+-- back. Waits at most 5 s for its turn.
+CREATE OR REPLACE FUNCTION tenants_admit_async(
     p_request_id uuid,
     p_tenant_id uuid,
     p_key_id bigint,
@@ -255,6 +277,26 @@ BEGIN
     SELECT row_to_json(d) INTO verdict
       FROM tenants_decide(p_request_id, p_tenant_id, p_key_id, p_base_model_id, p_adapter_version_id, p_prompt, p_max,
                           p_choices, p_lease, p_now) d;
+END
+$$;
+
+-- As gateways from before 0021 call it: durable when it returns.
+CREATE OR REPLACE PROCEDURE tenants_admit(
+    p_request_id uuid,
+    p_tenant_id uuid,
+    p_key_id bigint,
+    p_base_model_id bigint,
+    p_adapter_version_id bigint,
+    p_prompt integer,
+    p_max integer,
+    p_choices integer,
+    p_lease interval,
+    p_now timestamptz,
+    OUT verdict json
+) LANGUAGE plpgsql AS $$
+BEGIN
+    verdict := tenants_admit_async(p_request_id, p_tenant_id, p_key_id, p_base_model_id, p_adapter_version_id, p_prompt,
+                                   p_max, p_choices, p_lease, p_now);
     COMMIT;
     IF verdict ->> 'code' IS NULL THEN
         PERFORM tenants_make_durable();

@@ -1,4 +1,4 @@
--- Rules that hold whoever writes: the ledger is append-only, and a ready adapter version never changes.
+-- Rules that hold whoever writes: the ledger is append-only. Of adapter versions: guards_versions.sql.
 CREATE OR REPLACE FUNCTION tenants_refuse_ledger_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'the ledger is append-only: % refused', TG_OP USING ERRCODE = 'integrity_constraint_violation';
@@ -10,16 +10,6 @@ CREATE OR REPLACE TRIGGER ledger_append_only BEFORE UPDATE OR DELETE ON tenants_
 
 CREATE OR REPLACE TRIGGER ledger_not_emptied BEFORE TRUNCATE ON tenants_ledgerentry
     FOR EACH STATEMENT EXECUTE FUNCTION tenants_refuse_ledger_change();
-
-CREATE OR REPLACE FUNCTION tenants_refuse_version_change() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'adapter version % is ready and cannot change', OLD.id
-        USING ERRCODE = 'integrity_constraint_violation';
-END
-$$;
-
-CREATE OR REPLACE TRIGGER ready_version_immutable BEFORE UPDATE OR DELETE ON tenants_adapterversion
-    FOR EACH ROW WHEN (OLD.state = 'ready') EXECUTE FUNCTION tenants_refuse_version_change();
 
 -- Updated every second of a stream: room on the page keeps those updates heap-only.
 ALTER TABLE tenants_inferencerequest SET (fillfactor = 80);

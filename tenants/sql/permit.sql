@@ -54,6 +54,7 @@ BEGIN
         SELECT v.digest, d.id INTO adapter_digest, used_adapter
           FROM tenants_adapterversion v JOIN tenants_adapter d ON d.id = v.adapter_id
          WHERE v.id = p_adapter_version_id AND v.state = 'ready' AND d.base_model_id = p_base_model_id
+           AND v.deleted_at IS NULL AND d.deleted_at IS NULL
            AND (d.tenant_id = p_tenant_id
                 OR EXISTS (SELECT 1 FROM tenants_adapterallowance a
                            WHERE a.adapter_id = d.id AND a.tenant_id = p_tenant_id));

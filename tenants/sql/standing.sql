@@ -18,7 +18,15 @@ CREATE OR REPLACE FUNCTION tenants_month(clock timestamptz) RETURNS date LANGUAG
 $$;
 
 -- One row for the tenant, then one for the member and one for the key if they have limits (or ever had: an account
--- that was opened is kept up to date). Every limit may be NULL: none. account_id is NULL until the account is opened.
+-- that was opened is kept up to date). A key shares its account with all keys of its line: predecessors and successors. Every limit may be NULL: none. account_id is NULL until the account is opened.
+--
+-- counted_at: the time at which a request admitted now counts. It is the clock, but no earlier than the day that the
+-- tenant's account has come to: a clock that is set back over midnight by some milliseconds would begin the day before
+-- again, and forget what the new one had used. Buckets and leases go by the clock alone. Only the next day is kept to:
+-- a clock that was ahead by more is a mistake, and should not hold up a tenant's days until its time comes. The sums of
+-- an account that is then `behind` are 0 here, until tenants_open_accounts has added them up.
+DROP FUNCTION IF EXISTS tenants_standing(uuid, bigint, bigint, timestamptz);
+
 CREATE OR REPLACE FUNCTION tenants_standing(
     p_tenant_id uuid, p_member_id bigint, p_key_id bigint, p_clock timestamptz
 ) RETURNS TABLE (
@@ -38,10 +46,12 @@ CREATE OR REPLACE FUNCTION tenants_standing(
     budget_hard bigint,
     month_cost bigint,
     max_input_tokens bigint,
-    max_output_tokens bigint
+    max_output_tokens bigint,
+    counted_at timestamptz,
+    behind boolean                -- its sums are of another day or month, and it may have used something in this one
 ) LANGUAGE sql STABLE AS $$
     WITH bound AS (
-        SELECT 0 AS rank, 'tenant'::text AS subject, NULL::bigint AS member_id, NULL::bigint AS key_id,
+        SELECT 0 AS rank, 'tenant'::text AS subject, NULL::bigint AS member_id, NULL::bigint AS line,
                coalesce(t.requests_per_minute, p.requests_per_minute) AS requests_per_minute,
                coalesce(t.tokens_per_minute, p.tokens_per_minute) AS tokens_per_minute,
                coalesce(t.max_concurrent, p.max_concurrent) AS max_concurrent,
@@ -60,7 +70,7 @@ CREATE OR REPLACE FUNCTION tenants_standing(
           FROM tenants_member m
          WHERE m.id = p_member_id AND m.tenant_id = p_tenant_id
         UNION ALL
-        SELECT 2, 'key:' || k.id, NULL, k.id, k.requests_per_minute, k.tokens_per_minute, k.max_concurrent,
+        SELECT 2, 'key:' || k.line, NULL, k.line, k.requests_per_minute, k.tokens_per_minute, k.max_concurrent,
                k.tokens_per_day, k.tokens_per_month, k.budget_soft, k.budget_hard, k.max_input_tokens,
                k.max_output_tokens
           FROM tenants_apikey k
@@ -75,20 +85,32 @@ CREATE OR REPLACE FUNCTION tenants_standing(
            CASE WHEN b.max_concurrent IS NOT NULL THEN (
                SELECT count(*) FROM tenants_inferencerequest r
                 WHERE r.tenant_id = p_tenant_id AND r.state = 'running' AND r.lease_expires_at > p_clock
-                  AND (b.key_id IS NULL OR r.key_id = b.key_id)
+                  AND (b.line IS NULL OR r.key_id IN (SELECT k.id FROM tenants_apikey k WHERE k.line = b.line))
                   AND (b.member_id IS NULL OR r.member_id = b.member_id)
            ) END,
            b.tokens_per_day,
-           CASE WHEN a.day = tenants_day(p_clock) THEN a.day_tokens ELSE 0 END,
+           CASE WHEN a.day = tenants_day(now.counted) THEN a.day_tokens ELSE 0 END,
            b.tokens_per_month,
-           CASE WHEN a.month = tenants_month(p_clock) THEN a.month_tokens ELSE 0 END,
+           CASE WHEN a.month = tenants_month(now.counted) THEN a.month_tokens ELSE 0 END,
            b.budget_soft, b.budget_hard,
-           CASE WHEN a.month = tenants_month(p_clock) THEN a.month_cost ELSE 0 END,
+           CASE WHEN a.month = tenants_month(now.counted) THEN a.month_cost ELSE 0 END,
            b.max_input_tokens::bigint,
-           b.max_output_tokens::bigint
-      FROM (SELECT (extract(epoch FROM p_clock) * 1000000)::bigint) AS now (us)
-     CROSS JOIN bound b
-      LEFT JOIN tenants_account a ON a.tenant_id = p_tenant_id AND a.subject = b.subject
+           b.max_output_tokens::bigint,
+           now.counted,
+           coalesce(
+               a.day <> tenants_day(now.counted) AND tenants_day(now.counted) <= greatest(a.day, a.latest_day)
+               OR a.month <> tenants_month(now.counted) AND tenants_month(now.counted) <= greatest(a.day, a.latest_day),
+               false
+           )
+      FROM (bound b LEFT JOIN tenants_account a ON a.tenant_id = p_tenant_id AND a.subject = b.subject)
+     CROSS JOIN (
+        SELECT (extract(epoch FROM p_clock) * 1000000)::bigint AS us,
+               greatest(p_clock, (
+                   SELECT t.day::timestamp AT TIME ZONE 'UTC' FROM tenants_account t
+                    WHERE t.tenant_id = p_tenant_id AND t.subject = 'tenant' AND t.day = tenants_day(p_clock) + 1
+               )) AS counted
+        OFFSET 0 -- worked out once
+     ) AS now
      WHERE b.rank = 0 OR a.id IS NOT NULL
         OR num_nonnulls(
             b.requests_per_minute, b.tokens_per_minute, b.max_concurrent, b.tokens_per_day, b.tokens_per_month,

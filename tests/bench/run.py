@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,8 +34,8 @@ from worker_sections import WORKER_SECTIONS
 from workload import ADAPTERS, IN_FLIGHT, OUTPUT_TOKENS, PROMPT_TOKENS, RANK
 
 SECTIONS = (
-    *("transformers", "peft", "engine", "int8", "worker", "fairness", "prefix", "health", "memory", "soak"),
-    *("gateway", "admission"),
+    *("transformers", "peft", "engine", "int8", "worker", "fairness", "prefix", "health", "loads", "memory", "soak"),
+    *("gateway", "relay", "admission", "console"),
 )
 
 
@@ -118,10 +119,34 @@ def admission(run: Run) -> None:
         run.figures.add(f"admit_settle_{name}", "requests/s", repeats)
 
 
+def console(run: Run) -> None:
+    run.say("console: every page with 1,000,000 requests, 10,000 adapters and 1,000 tenants in a database of their own")
+    arguments = ["--model", str(run.model), "--folder", str(run.folder / "console")]
+    arguments += ["--requests", "20000", "--repeats", "1"] if run.repeats == 1 else []
+    found = run.script("console_pages", *arguments)
+    for name, repeats in found.items():
+        run.figures.add(f"page_{name}", "ms", [1000 * second for second in repeats])
+    pages = {name: statistics.median(repeats) for name, repeats in found.items() if "format=" not in name}  # no files
+    slow = {name: seconds for name, seconds in pages.items() if seconds > 0.3}
+    run.figures.add("pages_beyond_300_ms", "", [len(slow)])
+    for name, seconds in sorted(slow.items(), key=lambda item: -item[1]):
+        run.say(f"slower than 300 ms: {name}, {1000 * seconds:.0f} ms")
+
+
 def gateway(run: Run) -> None:
     run.say("platform: PostgreSQL, Celery, worker and gateway in a data directory of their own")
     with Platform(run.model, run.adapters, run.folder, run.threads) as loraplex:
         load_gateway(run, loraplex)
+
+
+def relay(run: Run) -> None:
+    run.say("relay: one gateway process between streams and a worker that only counts; then 1,000 streams at once")
+    arguments = ("--model", str(run.model), "--folder", str(run.folder / "relay"), "--repeats", str(run.repeats))
+    found = run.script("gateway_relay", *arguments)
+    units = {"added_ttft": "ms", "tokens_per_cpu": "tok/CPU-s", "crowd_kib": "KiB", "crowd_cpu": "%"}
+    for name, repeats in found.items():
+        unit = next((unit for start, unit in units.items() if name.startswith(start)), "")
+        run.figures.add(f"relay_{name}", unit, repeats)
 
 
 def load_gateway(run: Run, loraplex: Platform) -> None:
@@ -185,7 +210,7 @@ def main() -> None:
             waves=1 if options.quick else 3,
             threads=options.threads,
             check_tokens=4 if options.quick else 16,
-            crowd_seconds=15.0 if options.quick else 60.0,
+            crowd_seconds=15.0 if options.quick else 150.0,
             soak=options.soak or (300 if options.quick else 2000),
         )
         measure(run, options.only)
@@ -198,7 +223,7 @@ def main() -> None:
 
 
 def measure(run: Run, sections: list[str]) -> None:
-    if set(sections) - {"transformers", "admission", "int8", "memory"}:
+    if set(sections) - {"transformers", "admission", "relay", "int8", "memory", "console"}:
         run.say("adapters: eight random ones, rank 8 on every linear layer")
         run.torch_script("reference", "adapters")
     if {"engine", "worker"} & set(sections):
@@ -218,8 +243,12 @@ def measure(run: Run, sections: list[str]) -> None:
             section(run, setup)
     if "gateway" in sections:
         gateway(run)
+    if "relay" in sections:
+        relay(run)
     if "admission" in sections:
         admission(run)
+    if "console" in sections:
+        console(run)
 
 
 if __name__ == "__main__":

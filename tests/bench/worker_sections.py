@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import busy_health
 import fairness
+import loads
 import prefix
 import soak
 from load import drive, percentile
@@ -23,22 +24,26 @@ def worker(run: Run, setup: Setup) -> None:
     with setup.process(run.folder, run.threads) as process:
         url = process.wait_for("ready ").split()[1]
         run.say(asyncio.run(check_worker(url, setup, json.loads(run.expected.read_text()))))
-        for name, mixed, against in (
-            ("worker_base", False, "transformers_base"),
-            ("worker_8_adapters", True, "peft_8_adapters"),
-        ):
-            run.say(f"{name}: {run.repeats} × {run.waves * IN_FLIGHT} requests, {IN_FLIGHT} in flight")
-            loads = []
-            for number in range(run.repeats + 1):
-                waves = run.waves if number else 1  # the first only warms up
-                loads.append(asyncio.run(drive(url, setup.round(2 * number + mixed, waves, mixed))))
-            loads = loads[1:]
-            run.figures.add(name, "tok/s", [load.tokens_per_second for load in loads], against)
-            run.figures.add(f"{name}_ttft_p50", "ms", [1000 * load.first_token_p50 for load in loads])
-            run.figures.add(f"{name}_itl_p50", "ms", [1000 * load.gap_p50 for load in loads])
+        _loaded(run, setup, url, "worker_base", "transformers_base", mixed=False)
+        _loaded(run, setup, url, "worker_8_adapters", "peft_8_adapters", mixed=True)
     rows = run.figures.rows
     share = rows["worker_8_adapters"].value / rows["worker_base"].value
     run.figures.add("worker_8_adapters_of_base", "%", [100 * share])
+    with setup.process(run.folder, run.threads, "--weights", "int8") as process:
+        url = process.wait_for("ready ").split()[1]
+        _loaded(run, setup, url, "worker_int8", "worker_base", mixed=False)
+
+
+def _loaded(run: Run, setup: Setup, url: str, name: str, against: str, *, mixed: bool) -> None:
+    run.say(f"{name}: {run.repeats} × {run.waves * IN_FLIGHT} requests, {IN_FLIGHT} in flight")
+    loads = []
+    for number in range(run.repeats + 1):
+        waves = run.waves if number else 1  # the first only warms up
+        loads.append(asyncio.run(drive(url, setup.round(2 * number + mixed, waves, mixed))))
+    loads = loads[1:]
+    run.figures.add(name, "tok/s", [load.tokens_per_second for load in loads], against)
+    run.figures.add(f"{name}_ttft_p50", "ms", [1000 * load.first_token_p50 for load in loads])
+    run.figures.add(f"{name}_itl_p50", "ms", [1000 * load.gap_p50 for load in loads])
 
 
 def crowd(run: Run, setup: Setup) -> None:
@@ -81,6 +86,26 @@ def health(run: Run, setup: Setup) -> None:
         run.figures.add(f"health_busy_{label}", "ms", [1000 * percentile(seconds, share)])
 
 
+def adapter_loads(run: Run, setup: Setup) -> None:
+    """Gaps between tokens while adapters are loaded, less those without: a step's time should be the most."""
+    for source, options in (("host", ()), ("disk", ("--host-adapter-mb", "0"))):
+        run.say(f"loads: {loads.STEADY} streams beside adapters that come from {source}")
+        with setup.process(run.folder, run.threads, "--slots", str(loads.SLOTS), *options) as process:
+            url = process.wait_for("ready ").split()[1]
+            found: dict[bool, list[loads.Measured]] = {False: [], True: []}
+            for number in range(run.repeats + 1):
+                for loading in (False, True):
+                    found[loading].append(asyncio.run(loads.gaps(url, setup, loading=loading, seed=number)))
+        for loading, label in ((False, "staying"), (True, "loading")):
+            name, rounds = f"gap_{source}_{label}", found[loading][1:]
+            run.say(
+                f"loads: {name}: {sum(one.loads for one in rounds)} loads, {sum(one.asked for one in rounds)} requests"
+            )
+            for share, of in ((0.5, "p50"), (0.99, "p99"), (1.0, "max")):
+                against = f"gap_{source}_staying_{of}" if loading else None
+                run.figures.add(f"{name}_{of}", "ms", [1000 * percentile(one.gaps, share) for one in rounds], against)
+
+
 def memory(run: Run, setup: Setup) -> None:
     """What the process grows by, beside the bytes of its weights and its KV cache; the ratio should not exceed 1.05."""
     run.say("memory: a model and its cache, loaded and written to")
@@ -106,6 +131,7 @@ WORKER_SECTIONS: dict[str, Callable[[Run, Setup], None]] = {
     "fairness": crowd,
     "prefix": prefix_hit,
     "health": health,
+    "loads": adapter_loads,
     "memory": memory,
     "soak": long_run,
 }

@@ -9,6 +9,7 @@ import pytest
 
 from inference.adapter_format import check_adapter
 from inference.base_shapes import BaseShapes
+from inference.golden import distance, parse_golden
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ADAPTERS = sorted(path.name for path in (EXAMPLES / "adapters").iterdir() if path.is_dir())
@@ -40,11 +41,20 @@ def test_is_small_and_portable(name: str) -> None:
         "adapter_config.json",
         "adapter_model.safetensors",
         "README.md",
+        "golden.json",
     }
     assert (directory / "adapter_model.safetensors").stat().st_size <= 1_000_000
     config = json.loads((directory / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert isinstance(config["target_modules"], list)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_its_references_are_of_another_model_than_the_base(name: str) -> None:
+    golden = parse_golden((EXAMPLES / "adapters" / name / "golden.json").read_bytes())
+    without = [prompt.base for prompt in golden.prompts if prompt.base is not None]
+    assert len(without) == len(golden.prompts)
+    assert distance([prompt.adapter for prompt in golden.prompts], without).mean > 0.5
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

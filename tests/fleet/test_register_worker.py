@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from fleet.models import Worker
+from gateway.diagnosis import workers
 from tenants.models import BaseModel
+from tests.gateway.answering import answering
 
 
 @pytest.fixture
@@ -34,22 +35,8 @@ def register(**options: str) -> dict[str, object]:
 @pytest.fixture
 def other_worker() -> Iterator[str]:
     """The address of one that serves other weights than the model's."""
-
-    class Health(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"status": "ok", "fingerprint": "e" * 64}).encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Health) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answering("e" * 64) as url:
+        yield url
 
 
 def test_other_weights_are_refused(base: BaseModel, other_worker: str) -> None:
@@ -89,3 +76,44 @@ def test_refuses_addresses_by_name(base: BaseModel, url: str) -> None:
 def test_refuses_an_unknown_model(base: BaseModel) -> None:
     with pytest.raises(CommandError, match="--model"):
         register(model="x")
+
+
+def test_one_that_does_not_answer_is_removed_without_draining(base: BaseModel, other_worker: str) -> None:
+    register()
+    call_command("remove_worker", "w", stdout=StringIO())
+    assert not Worker.objects.exists()
+    BaseModel.objects.update(fingerprint="e" * 64)
+    register(url=other_worker)
+    with pytest.raises(CommandError, match="drain it first"):
+        call_command("remove_worker", "w", stdout=StringIO())
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("local", r"^Start `manage.py up` again; .*worker\.log"),
+        ("w1", r"127\.0\.0\.1:1 is.*`manage.py remove_worker w1`"),
+    ],
+)
+def test_doctor_says_what_to_do_about_a_worker_that_is_away(name: str, advice: str, base: BaseModel) -> None:
+    register(name=name)
+    found = next(finding for finding in workers() if finding.check == f"worker {name}")
+    assert not found.ok
+    assert re.search(advice, found.advice)
+
+
+@pytest.mark.parametrize(("state", "words"), [("draining", "it drains"), ("disabled", "it is disabled")])
+def test_doctor_names_a_worker_that_is_given_nothing_where_no_other_serves(
+    state: str, words: str, base: BaseModel, other_worker: str
+) -> None:
+    BaseModel.objects.update(fingerprint="e" * 64)
+    register(name="local", url=other_worker, state=state)
+    [found] = workers()
+    assert (found.ok, words in found.found) == (False, True)
+    assert "`manage.py drain_worker local --undo`" in found.advice
+    register(name="w2", url=other_worker)
+    assert [finding.ok for finding in workers()] == [True, True]
+    call_command("drain_worker", "w2", stdout=StringIO())
+    assert [finding.ok for finding in workers()] == [False, False]
+    BaseModel.objects.update(state="retired")
+    assert [finding.ok for finding in workers()] == [True, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -20,10 +21,13 @@ from django.db import connection
 
 from fleet.models import Worker
 from gateway.embedded.process import last_lines, spawn, stop
+from gateway.installation import SOCKETS
 from inference.model_store import fingerprint_of
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, LedgerEntry, ModelAllowance, Plan, Tenant
 
 STUB = Path(__file__).with_name("stub_worker.py")
+ROUND_SECONDS = 0.4
+"""Between two rounds of the overview's sockets in a gateway started here."""
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
@@ -49,11 +53,16 @@ class Process:
 
 
 @contextmanager
-def started_gateway(folder: Path) -> Iterator[Process]:
-    """A real uvicorn process on the test database."""
+def started_gateway(folder: Path, *options: str, **settings: str) -> Iterator[Process]:
+    """A real uvicorn process on the test database; ``quick_gateway.py`` says in what it differs.
+
+    :param options: more of uvicorn's. :param settings: environment variables beside this process's own.
+    """
     port, log = free_port(), folder / f"gateway-{uuid4().hex[:6]}.log"
-    command = [sys.executable, "-m", "uvicorn", "gateway.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
-    process = spawn([*command, "--no-access-log", "--log-level", "info"], log)
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(STUB.parent), "quick_gateway:application"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--no-access-log", "--log-level", "info"]
+    command += [*SOCKETS, *options]
+    process = spawn(command, log, env={**os.environ, "ROUND_SECONDS": str(ROUND_SECONDS), **settings})
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for(lambda: process.poll() is not None or _answers(f"{url}/health"), 60)

@@ -3,7 +3,9 @@
 Run as a script: ``python stub_worker.py FINGERPRINT [--interval SECONDS]``; prints ``ready URL``. What a request's
 ``seed`` says decides how it behaves: 1 breaks off after 3 tokens, 2 sends an error event after 3 tokens, 3 answers 503,
 4 sends nothing until it is aborted, 5 sends a choice that nobody asked for, 6 and 7 send error events about the request
-and about a full worker after 3 tokens.
+and about a full worker after 3 tokens, 8 lets later choices overtake
+earlier ones, 9 says where the time went, with the usage as workers once did, 10 says it in a way that makes no sense,
+11 says so with the first token, and how much was cached, 12 does and breaks off after 3 tokens.
 ``GET /seen`` tells the bodies and how many requests were aborted.
 """
 
@@ -13,9 +15,24 @@ import argparse
 import asyncio
 import json
 
+import jwt
 from aiohttp import web
 
-BREAK_OFF, ERROR_EVENT, BUSY, SILENT, STRAY, AT_FAULT, SHED = 1, 2, 3, 4, 5, 6, 7
+BREAK_OFF, ERROR_EVENT, BUSY, SILENT, STRAY, AT_FAULT, SHED, OVERTAKEN = 1, 2, 3, 4, 5, 6, 7, 8
+TIMED, MISTIMED, EARLY, EARLY_BREAK_OFF, ABSURD = 9, 10, 11, 12, 13
+CACHED = 2
+TIMINGS = {
+    TIMED: {"queue_ms": 12.4, "prefill_ms": 30.6, "decode_ms": 5.0},
+    MISTIMED: {"queue_ms": -1, "prefill_ms": "soon", "decode_ms": None},
+}
+FIRST = {
+    EARLY: {"queue_ms": 12.4, "prefill_ms": 30.6, "decode_ms": 0.0, "cached_tokens": CACHED},
+    EARLY_BREAK_OFF: {"queue_ms": 12.4, "prefill_ms": 30.6, "decode_ms": 0.0, "cached_tokens": CACHED},
+    MISTIMED: {"queue_ms": -1, "prefill_ms": "soon", "decode_ms": None, "cached_tokens": "many"},
+    ABSURD: {"queue_ms": 12.4, "prefill_ms": 30.6, "decode_ms": 0.0, "cached_tokens": 5_000_000_000},
+}
+AT_LAST = {EARLY: CACHED, MISTIMED: "many"}
+"""Cached tokens in the usage."""
 EVENTS = {
     ERROR_EVENT: {"message": "core died", "type": "server_error", "param": None, "code": "engine_dead"},
     AT_FAULT: {
@@ -52,7 +69,7 @@ class Stub:
         await response.prepare(request)
         self.running += 1
         try:
-            await self._stream(body, response)
+            await self._stream({"max_tokens": _granted(request) // body.get("n", 1), **body}, response)
         except (asyncio.CancelledError, ConnectionError):
             self.aborted += 1
             raise
@@ -67,29 +84,42 @@ class Stub:
         if body.get("seed") == SILENT:
             await asyncio.sleep(3600)
         for number in range(count):
-            if body.get("seed") == BREAK_OFF and number == 3:
+            if body.get("seed") in {BREAK_OFF, EARLY_BREAK_OFF} and number == 3:
                 response._payload_writer.transport.abort()
                 return
             if (error := EVENTS.get(body.get("seed"))) is not None and number == 3:
                 await response.write(b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
                 return
             reason = "length" if number == count - 1 else None
-            indices = range(body.get("n", 1)) if body.get("seed") != STRAY else [7]
+            indices = list(range(body.get("n", 1))) if body.get("seed") != STRAY else [7]
+            if body.get("seed") == OVERTAKEN:
+                indices.reverse()
+                reason = reason and "stop"
             for index in indices:
                 choice = {"index": index, "text": f" {number}", "token_ids": [number], "finish_reason": reason}
-                await response.write(
-                    b"data: " + json.dumps({**head, "choices": [choice], "usage": None}).encode() + b"\n\n"
-                )
+                event = {**head, "choices": [choice], "usage": None}
+                if number == 0 and (said := FIRST.get(body.get("seed"))) is not None:
+                    event["loraplex"] = said
+                await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
             if self.interval:
                 await asyncio.sleep(self.interval)
         usage = {
             "prompt_tokens": len(body["prompt"]),
             "completion_tokens": count * body.get("n", 1),
             "total_tokens": len(body["prompt"]) + count * body.get("n", 1),
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": AT_LAST.get(body.get("seed"), 0)},
         }
-        await response.write(b"data: " + json.dumps({**head, "choices": [], "usage": usage}).encode() + b"\n\n")
+        last = {**head, "choices": [], "usage": usage}
+        if (timings := TIMINGS.get(body.get("seed"))) is not None:
+            last["loraplex"] = timings
+        await response.write(b"data: " + json.dumps(last).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
+
+
+def _granted(request: web.Request) -> int:
+    """What a worker generates at most where the request names no maximum; its context is without end here."""
+    token = request.headers["authorization"].removeprefix("Bearer ")
+    return int(jwt.decode(token, options={"verify_signature": False})["max_out"])
 
 
 async def main() -> None:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import aiohttp
 import pytest
 
+from gateway.embedded.process import stop
+from tenants.models import InferenceRequest
 from tests.gateway.house import Actor, House, Process, started_stub, wait_for
-from tests.gateway.stub_worker import AT_FAULT, BREAK_OFF, BUSY, ERROR_EVENT, SHED
+from tests.gateway.stub_worker import (
+    ABSURD,
+    AT_FAULT,
+    BREAK_OFF,
+    BUSY,
+    CACHED,
+    EARLY,
+    EARLY_BREAK_OFF,
+    ERROR_EVENT,
+    MISTIMED,
+    SHED,
+    TIMED,
+)
 
 CHAT = "/v1/chat/completions"
 
@@ -57,6 +72,26 @@ async def test_whole_answer(gateway: Process, house: House, acme: Actor) -> None
     assert int(headers["openai-processing-ms"]) > 0
     row = house.one_row(acme)
     assert (row.prompt_tokens, row.completion_tokens, row.outcome) == (usage["prompt_tokens"], 5, "completed")
+
+
+@pytest.mark.parametrize(
+    ("seed", "said"),
+    [(None, (None, None)), (TIMED, (12, 31)), (MISTIMED, (None, None)), (EARLY, (12, 31))],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_the_time_went_is_kept(
+    seed: int | None, said: Any, stream: bool, gateway: Process, house: House, acme: Actor
+) -> None:
+    """The worker's own words where it says any; the first token by the gateway's clock in any case."""
+    data = body(house, seed=seed, stream=stream)
+    if stream:
+        assert (await events(gateway, CHAT, acme, data))[-1] == "[DONE]"
+    else:
+        assert (await post(gateway, CHAT, acme, data))[0] == 200
+    row = InferenceRequest.objects.get(tenant=acme.tenant, pk=house.one_row(acme).request_id)
+    assert row.first_token_ms is not None
+    assert 0 <= row.first_token_ms < 5000
+    assert (row.queue_ms, row.prefill_ms) == said
 
 
 async def test_stream_shape(gateway: Process, house: House, acme: Actor) -> None:
@@ -116,6 +151,19 @@ async def test_the_worker_gets_ids_sampling_and_a_grant(
     }
 
 
+async def test_a_maximum_that_the_client_did_not_name_is_left_to_the_worker(
+    gateway: Process, house: House, stub: Process
+) -> None:
+    """Its context may be shorter than the model's; and the grant says what was admitted."""
+    short = house.actor("short", max_output_tokens=10)
+    data = {name: value for name, value in body(house).items() if name != "max_tokens"}
+    status, answer, _ = await post(gateway, CHAT, short, data)
+    assert status == 200, answer
+    assert answer["usage"]["completion_tokens"] == 10
+    async with aiohttp.ClientSession() as session, session.get(stub.url + "/seen") as seen:
+        assert "max_tokens" not in (await seen.json())["bodies"][-1]
+
+
 async def test_a_client_that_leaves_pays_for_what_was_generated(
     gateway: Process, house: House, acme: Actor, stub: Process
 ) -> None:
@@ -127,7 +175,7 @@ async def test_a_client_that_leaves_pays_for_what_was_generated(
                     break
             answer.close()
     row = house.one_row(acme)
-    assert row.outcome == "cancelled"
+    assert (row.outcome, row.finish_reason) == ("cancelled", "stopped_by_client")
     assert row.prompt_tokens > 0
     assert 4 <= row.completion_tokens < 100
 
@@ -142,24 +190,58 @@ async def test_a_client_that_leaves_pays_for_what_was_generated(
     pytest.fail("the worker still computes for a client that left")
 
 
+@pytest.mark.parametrize("seed", [EARLY, MISTIMED, TIMED])
+async def test_who_leaves_pays_no_more_for_the_prompt_than_who_stays(
+    seed: int, gateway: Process, house: House, acme: Actor
+) -> None:
+    """What was cached and where the time went is known from the first token on, from workers that say it then."""
+    async with aiohttp.ClientSession() as session:
+        data = body(house, stream=True, max_tokens=300, seed=seed)
+        async with session.post(gateway.url + CHAT, json=data, headers=acme.headers) as answer:
+            await answer.content.readuntil(b" 3")
+            answer.close()
+    entry = house.one_row(acme)
+    assert (entry.outcome, entry.finish_reason) == ("cancelled", "stopped_by_client")
+    assert entry.prompt_tokens > CACHED
+    row = InferenceRequest.objects.get(tenant=acme.tenant, pk=entry.request_id)
+    early = seed == EARLY
+    assert entry.cached_tokens == (CACHED if early else 0)
+    assert (row.queue_ms, row.prefill_ms) == ((12, 31) if early else (None, None))
+    assert row.first_token_ms is not None
+
+
+async def test_a_worker_that_says_more_was_cached_than_there_is(gateway: Process, house: House, acme: Actor) -> None:
+    """It counts as the whole prompt, and no other request's checkpoint fails for it."""
+    async with aiohttp.ClientSession() as session:
+        data = body(house, stream=True, max_tokens=300, seed=ABSURD)
+        async with session.post(gateway.url + CHAT, json=data, headers=acme.headers) as answer:
+            await answer.content.readuntil(b" 20")
+            answer.close()
+    entry = house.one_row(acme)
+    assert entry.cached_tokens == entry.prompt_tokens
+    row = InferenceRequest.objects.get(tenant=acme.tenant, pk=entry.request_id)
+    assert row.cached_tokens == entry.prompt_tokens, "as its checkpoint wrote it"
+
+
 async def test_a_client_of_a_whole_answer_that_leaves(gateway: Process, house: House, acme: Actor) -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(asyncio.TimeoutError):
             async with asyncio.timeout(0.5):
                 await session.post(gateway.url + CHAT, json=body(house, max_tokens=300), headers=acme.headers)
     row = house.one_row(acme)
-    assert row.outcome == "cancelled"
+    assert (row.outcome, row.finish_reason) == ("cancelled", "stopped_by_client")
     assert 1 <= row.completion_tokens < 100
 
 
-@pytest.mark.parametrize("way", [BREAK_OFF, ERROR_EVENT])
-async def test_a_worker_lost_in_mid_stream(gateway: Process, house: House, acme: Actor, way: int) -> None:
+@pytest.mark.parametrize(("way", "cached"), [(EARLY_BREAK_OFF, CACHED), (ERROR_EVENT, 0)])
+async def test_a_worker_lost_in_mid_stream(gateway: Process, house: House, acme: Actor, way: int, cached: int) -> None:
     chunks = await events(gateway, CHAT, acme, body(house, stream=True, seed=way))
     assert chunks[-1]["error"]["type"] == "server_error"
     assert "[DONE]" not in chunks
     row = house.one_row(acme)
-    assert (row.outcome, row.completion_tokens) == ("failed", 3)
-    assert row.prompt_tokens > 0
+    assert (row.outcome, row.completion_tokens, row.cached_tokens) == ("failed", 3, cached)
+    assert row.prompt_tokens > cached
+    assert row.finish_reason == chunks[-1]["error"]["code"]
 
 
 async def test_a_worker_lost_in_a_whole_answer(gateway: Process, house: House, acme: Actor) -> None:
@@ -167,6 +249,7 @@ async def test_a_worker_lost_in_a_whole_answer(gateway: Process, house: House, a
     assert status == 502
     assert answer["error"]["code"] == "worker_lost"
     assert headers["retry-after"] == "1"
+    assert house.one_row(acme).finish_reason == "worker_lost"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +261,7 @@ async def test_what_ends_one_request_in_mid_stream_is_no_lost_worker(
     chunks = await events(gateway, CHAT, acme, body(house, stream=True, seed=way))
     assert (chunks[-1]["error"]["code"], chunks[-1]["error"]["param"]) == (code, param)
     row = house.one_row(acme)
-    assert (row.outcome, row.completion_tokens) == ("failed", 3)
+    assert (row.outcome, row.completion_tokens, row.finish_reason) == ("failed", 3, code)
     found, answer, _ = await post(gateway, CHAT, acme, body(house, seed=way))
     assert (found, answer["error"]["code"], answer["error"]["param"]) == (status, code, param)
 
@@ -191,6 +274,7 @@ async def test_a_full_worker_is_503_and_costs_nothing(gateway: Process, house: H
     assert int(headers["retry-after-ms"]) > 0
     row = house.one_row(acme)
     assert (row.outcome, row.prompt_tokens, row.completion_tokens) == ("failed", 0, 0)
+    assert row.finish_reason == "overloaded"
 
 
 async def test_no_worker_is_503(gateway: Process, bare_house: House, acme: Actor) -> None:
@@ -216,6 +300,20 @@ async def test_another_worker_takes_over_before_the_first_token(
     assert [row.outcome for row in house.ledger(acme)] == ["completed"] * 3
 
 
+async def test_a_worker_that_has_just_moved_is_found(
+    gateway: Process, bare_house: House, acme: Actor, tmp_path: Any
+) -> None:
+    """The only one this process knows is gone, and the address of its successor is younger than the last look."""
+    with started_stub(tmp_path, bare_house.fingerprint) as old, started_stub(tmp_path, bare_house.fingerprint) as new:
+        row = bare_house.worker(old.url, "moves")
+        assert (await post(gateway, CHAT, acme, body(bare_house)))[0] == 200
+        row.url = new.url
+        row.save()
+        stop(old.process)
+        status, answer, _ = await post(gateway, CHAT, acme, body(bare_house))
+        assert status == 200, answer
+
+
 async def test_revocation_reaches_a_running_stream(gateway: Process, house: House, acme: Actor) -> None:
     from django.utils import timezone
 
@@ -231,7 +329,7 @@ async def test_revocation_reaches_a_running_stream(gateway: Process, house: Hous
     assert loop.time() - revoked < 2.5
     assert json.loads(rest.rstrip().rpartition("data: ")[2])["error"]["code"] == "invalid_api_key"
     row = house.one_row(acme)
-    assert row.outcome == "cancelled"
+    assert (row.outcome, row.finish_reason) == ("cancelled", "invalid_api_key")
     assert row.completion_tokens < 300
 
 
@@ -247,6 +345,25 @@ async def test_checkpoints_make_the_count_durable(gateway: Process, house: House
         async with session.post(gateway.url + CHAT, json=data, headers=acme.headers) as answer:
             await answer.content.readuntil(b" 2")
             assert wait_for(mark, 4.0) > 0
+
+
+async def test_the_first_token_is_durable_at_once(gateway: Process, house: House, acme: Actor) -> None:
+    """A crash from then on bills the prompt. The checkpoint of all runs would be up to a second away."""
+    from tenants.models import InferenceRequest
+
+    waited = []
+    async with aiohttp.ClientSession() as session:
+        for _ in range(3):
+            data = body(house, stream=True, max_tokens=400)
+            async with session.post(gateway.url + CHAT, json=data, headers=acme.headers) as answer:
+                await answer.content.readuntil(b" 0")
+                begun = time.monotonic()
+                running = InferenceRequest.objects.filter(tenant=acme.tenant, state="running")
+                wait_for(lambda running=running: running.filter(emitted_tokens__gt=0).exists(), 4.0)
+                waited.append(time.monotonic() - begun)
+            await asyncio.sleep(0.1)  # the connection closes
+            wait_for(lambda: not house.running(acme))
+    assert min(waited[1:]) < 0.5, waited  # the first one's wait may have ended with any checkpoint
 
 
 async def test_limits_are_refused_with_their_numbers(gateway: Process, house: House) -> None:

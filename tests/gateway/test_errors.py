@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -285,11 +287,32 @@ async def test_what_can_never_fit_is_refused_before_it_is_tokenised(
     assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "prompt")
 
 
+async def test_what_pages_send_is_refused_with_a_page(gateway: Process) -> None:
+    from django.conf import settings
+
+    async with aiohttp.ClientSession() as session:
+        for path in ("/console/t/acme/adapters/-/upload", "/accounts/sign-in"):
+            data = aiohttp.FormData({"name": "pirate"})
+            data.add_field("content", b" " * (settings.MAX_BODY_BYTES + 1), filename="adapter.tar")
+            async with session.post(gateway.url + path, data=data) as answer:
+                page = await answer.text()
+                assert (answer.status, answer.content_type) == (413, "text/html")
+                assert "larger than the 4.2 MB" in page
+                assert 'href="/console/"' in page
+                assert "script-src" in answer.headers["content-security-policy"]
+        async with session.get(gateway.url + "/admin/login/", headers={"Host": "evil.example"}) as answer:
+            page = await answer.text()
+            assert (answer.status, answer.content_type) == (400, "text/html")
+            assert "does not answer to that Host" in page
+            assert "evil.example" not in page
+
+
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/models"])
 async def test_a_host_that_is_not_ours(gateway: Process, acme: Actor, path: str) -> None:
-    method = "GET" if path == "/v1/models" else "POST"
-    status, _, _ = await call(gateway, method, path, acme, headers={"Host": "evil.example"})
-    assert status == 400
+    method = "POST" if path.endswith("completions") else "GET"
+    status, error, _ = await call(gateway, method, path, acme, headers={"Host": "evil.example"})
+    assert (status, error["code"]) == (400, "host_not_allowed")
+    assert "DisallowedHost" not in gateway.log.read_text()
 
 
 async def test_a_suspended_tenant(gateway: Process, house: House, acme: Actor) -> None:
@@ -360,3 +383,27 @@ async def test_lists_and_usage_are_the_callers_own(
     assert (status, error["param"]) == (400, "days")
     status, error, _ = await call(gateway, "GET", "/api/usage?days=x", acme)
     assert (status, error["param"]) == (400, "days")
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/ws", "/console/live"])
+async def test_two_hosts_are_none(gateway: Process, path: str) -> None:
+    """What looks at the first must not be told another one by the last."""
+    where = urlsplit(gateway.url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    head = [f"GET {path} HTTP/1.1", f"Host: {where.netloc}", "Host: evil.example"]
+    if path == "/v1/models":
+        head.append("Connection: close")
+    else:
+        head += ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", f"Origin: {gateway.url}"]
+        head.append("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+    writer.write("\r\n".join([*head, "", ""]).encode())
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_nobody_keeps_an_answer_of_the_api(gateway: Process, acme: Actor) -> None:
+    async with aiohttp.ClientSession(headers=acme.headers) as session:
+        for path in ("/v1/models", "/api/keys", "/api/nothing"):
+            async with session.get(gateway.url + path) as answer:
+                assert answer.headers["cache-control"] == "no-store"

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from tests.gateway.house import Actor, House, Process, started_gateway, wait_for
+from tests.gateway.stub_worker import CACHED, EARLY
 
 CHAT = "/v1/chat/completions"
 
@@ -46,7 +47,8 @@ async def test_sigterm_lets_streams_finish_and_refuses_new_ones(house: House, ac
 async def test_a_gateway_killed_in_mid_stream_is_settled_by_the_reaper(
     house: House, acme: Actor, tmp_path: Path
 ) -> None:
-    """At the last checkpoint: at most about a second of tokens is lost, none is billed twice."""
+    """At the last checkpoint: at most about a second of tokens is lost, none is billed twice, and what of its
+    prompt was cached is billed as that."""
     from datetime import UTC, datetime, timedelta
 
     from tenants.db import open_pool
@@ -57,6 +59,7 @@ async def test_a_gateway_killed_in_mid_stream_is_settled_by_the_reaper(
         "messages": [{"role": "user", "content": "hi"}],
         "stream": True,
         "max_tokens": 400,
+        "seed": EARLY,
     }
     with started_gateway(tmp_path) as own:
         async with (
@@ -76,12 +79,13 @@ async def test_a_gateway_killed_in_mid_stream_is_settled_by_the_reaper(
     row = house.one_row(acme)
     assert row.outcome == "abandoned"
     assert 20 <= row.completion_tokens <= 100
+    assert row.cached_tokens == CACHED < row.prompt_tokens
 
 
-async def test_the_openapi_document_has_every_endpoint(gateway: Process) -> None:
+async def test_the_openapi_document_is_served(gateway: Process) -> None:
     async with aiohttp.ClientSession() as session, session.get(gateway.url + "/api/openapi.json") as answer:
         document = await answer.json()
-    assert set(document["paths"]) == {
+    assert set(document["paths"]) >= {  # test_openapi.py: that it is complete and valid
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model_id}", "/v1/ws",
         "/api/ws-tickets", "/api/usage", "/health",
     }  # fmt: skip
@@ -90,21 +94,19 @@ async def test_the_openapi_document_has_every_endpoint(gateway: Process) -> None
     for reference in {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}:
         assert reference in schemas
     assert schemas["ChatRequest"]["additionalProperties"] is False
-    for path in ("/v1/models", "/v1/chat/completions", "/api/usage"):
-        (operation,) = document["paths"][path].values()
-        assert operation["responses"]["401"]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
-        assert operation["security"]
 
 
 async def test_static_files_and_pages(gateway: Process) -> None:
     async with aiohttp.ClientSession() as session:
         for path, kind in (
             ("/static/console/chat.js", "text/javascript"),
-            ("/static/console/pico.min.css", "text/css"),
+            ("/static/console/vendor/pico.min.css", "text/css"),
             ("/admin/login/", "text/html"),
         ):
             async with session.get(gateway.url + path) as answer:
                 assert (answer.status, answer.content_type) == (200, kind)
                 assert "default-src 'none'" in answer.headers["content-security-policy"]
-        async with session.get(gateway.url + "/nothing") as answer:
-            assert (answer.status, answer.content_type) == (404, "text/html")
+        for path, status in (("/nothing", 404), ("/accounts/sign-out", 405)):
+            async with session.get(gateway.url + path) as answer:
+                assert (answer.status, answer.content_type) == (status, "text/html")
+                assert "To the console" in await answer.text()

@@ -25,6 +25,7 @@ def logits_of(
     """The logits of every position of ``tokens``, computed in prefill chunks of these sizes."""
     assert sum(chunks) == len(tokens)
     seen: list[torch.Tensor] = []
+    logits: list[torch.Tensor] = []
     forward = runner._decoder.forward
 
     def record(*arguments: Any) -> torch.Tensor:
@@ -36,11 +37,12 @@ def logits_of(
         start = 0
         for size in chunks:
             runner.run([Row(tokens[start : start + size], start, blocks, slot)])
+            with torch.inference_mode():
+                logits.append(runner.logits(seen.pop(), range(size), [slot] * size))
             start += size
     finally:
         runner._decoder.forward = forward  # type: ignore[method-assign]
-    with torch.inference_mode():
-        return runner._decoder.logits(torch.cat(seen), [slot] * len(tokens))
+    return torch.cat(logits)
 
 
 class Stream:
@@ -74,8 +76,8 @@ def run_greedy(runner: TorchRunner, streams: Sequence[Stream], count: int) -> No
     """Step all streams together until each has ``count`` tokens of output."""
     while active := [stream for stream in streams if len(stream.output) < count]:
         for stream, sampled in zip(active, runner.run([stream.row() for stream in active]), strict=True):
-            if sampled is not None:
-                stream.output.extend(sampled.tokens)
+            if sampled is not None:  # a broken one goes on here, to see that nobody else is touched by it
+                stream.output.extend([0] if sampled.broken else sampled.tokens)
 
 
 def reference_logits(model: Any, tokens: Sequence[int]) -> torch.Tensor:

@@ -36,6 +36,7 @@ for _ in range(10):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not supported(), reason="made for AVX-512")
 @pytest.mark.parametrize(
     "allocator",

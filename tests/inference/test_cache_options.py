@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.config import BLOCK_SIZE, WorkerConfig
+from inference.config import BLOCK_SIZE, CPU_BLOCKS, WorkerConfig
 from inference.errors import ConfigError
 
 
@@ -26,14 +26,14 @@ def test_without_options_a_quarter_is_safe_if_the_longest_request_leaves_it(tmp_
 
 
 def test_the_default_cache_has_room_for_a_context_of_8192_tokens_and_floors(tmp_path: Path) -> None:
-    assert parse(tmp_path).shares(8192).reserved == 128
+    assert parse(tmp_path, "--kv-blocks", str(CPU_BLOCKS)).shares(8192).reserved == 128
 
 
 def test_options_are_taken_by_the_letter(tmp_path: Path) -> None:
     options = ("--kv-blocks", "100", "--cache-reserve", "0.5", "--cache-cap", "0.3", "--cache-idle-seconds", "5")
     shares = parse(tmp_path, *options).shares(100)
     assert (shares.reserved, shares.cap, shares.idle_seconds) == (50, 30, 5.0)
-    assert parse(tmp_path, "--cache-reserve", "0").shares(100).reserved == 0
+    assert parse(tmp_path, "--kv-blocks", "100", "--cache-reserve", "0").shares(100).reserved == 0
 
 
 def test_a_reserve_that_leaves_no_room_for_a_request_is_refused_with_the_numbers(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ def parse(folder: Path, *options: str) -> WorkerConfig:
 
 def test_the_core_reads_what_the_front_was_told(tmp_path: Path) -> None:
     options = ["--slots", "3", "--adapter-root", str(tmp_path), "--adapter-root", "/tmp", "--json", "--threads", "1"]
-    config = parse(tmp_path, *options, "--cache-reserve", "0.125", "--dtype", "bfloat16").resolved(512)
+    options += ["--cache-reserve", "0.125", "--dtype", "bfloat16", "--kv-blocks", "640"]
+    config = parse(tmp_path, *options).resolved(512)
     copy = WorkerConfig.from_json(config.to_json())
     assert copy == config
     assert copy.adapter_root == (tmp_path.resolve(), Path("/tmp").resolve())
@@ -47,7 +48,9 @@ def test_devices_that_no_worker_has_are_named(tmp_path: Path, device: str) -> No
 
 def test_the_context_is_bounded_by_model_and_cache(tmp_path: Path) -> None:
     assert parse(tmp_path, "--kv-blocks", "4").resolved(512).max_model_len == 4 * BLOCK_SIZE
-    assert parse(tmp_path).resolved(512).max_model_len == 512
+    assert parse(tmp_path, "--kv-blocks", "640").resolved(512).max_model_len == 512
+    open_ended = parse(tmp_path).resolved(512)
+    assert (open_ended.kv_blocks, open_ended.max_model_len) == (None, None), "the device decides"
     with pytest.raises(ConfigError, match="the model's context of 512"):
         parse(tmp_path, "--max-model-len", "513").resolved(512)
     with pytest.raises(ConfigError, match="the KV cache of 64 tokens"):

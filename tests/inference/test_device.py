@@ -14,6 +14,7 @@ from inference.core.step import Row
 from inference.device import choose
 from inference.errors import ConfigError
 from inference.models import linear, pointwise
+from inference.models.adapted import Adapted
 from inference.protocol import SamplingParams
 from inference.runner import TorchRunner
 from sgmv.torch_site import TorchSite
@@ -28,9 +29,10 @@ def test_the_choice_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("cpu", "bfloat16") == (torch.device("cpu"), torch.bfloat16)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose("auto", "auto") == (torch.device("cuda"), torch.bfloat16)
+    assert choose("auto", "auto") == (torch.device("cuda:0"), torch.bfloat16)
+    assert choose("cuda", "auto") == (torch.device("cuda:0"), torch.bfloat16)
     assert choose("cuda:1", "auto") == (torch.device("cuda:1"), torch.bfloat16)
-    assert choose("auto", "float32") == (torch.device("cuda"), torch.float32)
+    assert choose("auto", "float32") == (torch.device("cuda:0"), torch.float32)
     assert choose("cpu", "auto") == (torch.device("cpu"), torch.float32)
 
 
@@ -69,7 +71,9 @@ def test_the_path_for_any_device_equals_transformers_and_peft(tmp_path: Path) ->
     runner = TorchRunner.load(model_dir, num_blocks=64, num_slots=4, max_model_len=256, device="cpu")
     assert isinstance(runner._attention, TorchAttention)
     assert isinstance(runner._decoder.sites.head.lora, TorchSite)
-    assert isinstance(runner._decoder._layers[0].o, linear.DenseLinear)
+    o = runner._decoder._layers[0].o
+    assert isinstance(o, Adapted)
+    assert isinstance(o.linear, linear.DenseLinear)
     tokens = list(range(20, 80))
     streams, expected = [], []
     for slot, kind in enumerate(("all linears", "dora", "embedding, head and linears", "dora, head, rank-stabilised")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from inference.core.step import Row, Sampled
-from inference.logprobs import slice_rows, token_logprobs
+from inference.logprobs import Logprobs, best, best_by_key, slice_rows
 from inference.protocol import SamplingParams, TokenLogprob
 from inference.runner import TorchRunner
+from tests.inference.no_waiting import no_waiting, numberless
 
 PROMPT = [11, 40, 7, 99, 203, 5, 88, 17, 150, 61, 33, 12, 250, 9, 77, 101, 45, 8, 19, 64]
 BLOCKS = list(range(8))
@@ -146,11 +148,53 @@ def test_equals_come_by_token_id_on_both_sides_of_the_cut() -> None:
     logits = torch.zeros(3, 5000)
     logits[0, [4000, 17, 2500]] = 5.0
     logits[1, 4999] = 1.0
-    entries = token_logprobs(logits, [17, 4999, 3], [2, 4, 3])
+    entries = Logprobs.begin(logits, [17, 4999, 3], [2, 4, 3]).read()
     assert [[token for token, _ in entry.top] for entry in entries] == [[17, 2500], [4999, 0, 1, 2], [0, 1, 2]]
     assert entries[2].logprob == pytest.approx(-math.log(5000))
-    (all_of_it,) = token_logprobs(torch.zeros(1, 3), [2], [20])
+    (all_of_it,) = Logprobs.begin(torch.zeros(1, 3), [2], [20]).read()
     assert [token for token, _ in all_of_it.top] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("find", [best, best_by_key])
+@pytest.mark.parametrize("width", [1, 5, 21, 3000])
+def test_both_ways_of_ranking_are_a_stable_sort(
+    find: Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]], width: int
+) -> None:
+    torch.manual_seed(width)
+    logits = torch.randn(7, width) * 3
+    logits[1:3] = logits[1:3].round()  # equals everywhere, zeros of both signs among them
+    logits[3, ::2] = float("-inf")
+    logits[4] = -0.0
+    logits[4, ::3] = 0.0
+    logits[5, -1] = float("inf")
+    for count in {1, min(20, width), width if width < 50 else 50}:
+        values, ids = find(logits, count)
+        expected = logits.sort(dim=1, descending=True, stable=True)
+        assert torch.equal(ids, expected.indices[:, :count])
+        assert torch.equal(values, expected.values[:, :count])
+
+
+def test_ranking_in_slices_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(7, 300).round()
+    whole = best_by_key(logits, 9)
+    monkeypatch.setattr("inference.logprobs.SLICE_BYTES", 4 * 300 * 2)
+    assert all(torch.equal(*pair) for pair in zip(whole, best_by_key(logits, 9), strict=True))
+
+
+def test_tokens_may_still_be_on_the_device() -> None:
+    logits, tokens, tops = torch.randn(4, 50), [3, 49, 0, 7], [0, 3, 50, 1]
+    begun = Logprobs.begin(logits.clone(), torch.tensor(tokens), tops)
+    expected = Logprobs.begin(logits, tokens, tops).read()
+    assert begun.read() == expected
+    assert [len(entry.top) for entry in expected] == tops
+    assert Logprobs.begin(logits[:0], [], []).read() == []
+
+
+@pytest.mark.parametrize("tops", [[0, 0], [3, 20]])
+def test_nobody_waits_before_they_are_read(tops: list[int]) -> None:
+    with no_waiting():
+        Logprobs.begin(numberless(2, 600), numberless(2, dtype=torch.int64), tops)
+        Logprobs.begin(numberless(2, 600), [5, 6], tops)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from inference.errors import InvalidRequest
 from inference.front.bodies import generate_body, load_object
 from inference.front.errors import ApiError
-from inference.nesting import MAX_NESTING, check_nesting, is_too_deep
+from inference.nesting import MAX_NESTING, check_shape, is_too_deep
 
 
 def _nested(depth: int, kind: str = "list") -> Any:
@@ -25,9 +25,9 @@ def test_the_bound_is_exact(kind: str) -> None:
     assert not is_too_deep(_nested(MAX_NESTING, kind))
     assert is_too_deep(_nested(MAX_NESTING + 1, kind))
     assert is_too_deep([1, _nested(MAX_NESTING, kind), 2])
-    check_nesting({"a": _nested(MAX_NESTING - 1, kind), "b": "[" * 5000})
+    check_shape({"a": _nested(MAX_NESTING - 1, kind), "b": "[" * 5000})
     with pytest.raises(InvalidRequest) as caught:
-        check_nesting({"a": 1, "b": _nested(MAX_NESTING, kind)})
+        check_shape({"a": 1, "b": _nested(MAX_NESTING, kind)})
     assert caught.value.param == "b"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,12 @@ import torch
 
 from inference.core.step import Row
 from inference.protocol import SamplingParams
-from inference.sampler import sample, uniform
+from inference.sampler import adjustment, sample, uniform
 
 VOCAB = 600
 
 
-def row(output: tuple[int, ...] = (), prompt: tuple[int, ...] = (), seed: int = 0, **params: Any) -> Row:
+def row(output: Sequence[int] = (), prompt: Sequence[int] = (), seed: int = 0, **params: Any) -> Row:
     return Row([1], 0, [0], params=SamplingParams(**params), output=output, prompt=prompt, seed=seed)
 
 
@@ -116,6 +117,31 @@ def test_penalties_and_bias() -> None:
     assert best([-1.0, -1.5], output=(0,), repetition_penalty=2.0) == 1, "a negative logit is pushed down as well"
     assert best([2.0, 1.5], logit_bias={1: 1.0}) == 1
     assert best([2.0, 1.5], logit_bias={0: -100.0}) == 1
+
+
+def test_bias_and_penalties_of_one_token_add_up() -> None:
+    settings: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.25, "logit_bias": {3: 2.0, 7: -1.0}}
+    found = adjustment(row(output=(3, 5, 3), prompt=(9,), **settings), VOCAB, ())
+    assert found is not None
+    assert dict(zip(found.tokens.tolist(), found.amounts.tolist(), strict=True)) == {3: 1.0, 5: -0.75, 7: -1.0}
+    assert len(found.tokens) == 3
+    assert len(found.seen) == len(found.ends) == 0
+    assert adjustment(row(output=(3, 5, 3), prompt=(9,)), VOCAB, {2}) is None
+
+
+def test_each_prompt_is_its_own() -> None:
+    """They are kept by which they are; one that was freed can lie where another is."""
+    for token in range(600):
+        found = adjustment(row(prompt=[token, token], repetition_penalty=1.1), VOCAB, ())
+        assert found is not None
+        assert found.seen.tolist() == [token]
+
+
+def test_tokens_outside_the_vocabulary_change_nothing() -> None:
+    settings: dict[str, Any] = {"logit_bias": {VOCAB: 5.0, 1: 1.0}, "repetition_penalty": 2.0, "min_tokens": 9}
+    found = adjustment(row(output=(VOCAB,), prompt=(-1, 4), **settings), VOCAB, {2, VOCAB, 1 << 40})
+    assert found is not None
+    assert (found.seen.tolist(), found.tokens.tolist(), found.ends.tolist()) == ([4], [1], [2])
 
 
 def test_end_tokens_wait_for_min_tokens() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from cpujit import places
 from inference.models import tiled
 from inference.models.int8 import Int8Linear
 from inference.models.panels import PanelLinear
@@ -69,7 +69,7 @@ def test_without_memory_nothing_has_begun(kind: Kind, monkeypatch: pytest.Monkey
     def none_left(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("cpujit.places._memory.bytes", np.empty(0, np.uint8))
+    monkeypatch.setattr("cpujit.places._kept.memory", places._Memory(0))
     with monkeypatch.context() as patch:
         patch.setattr("cpujit.places.np.empty", none_left)
         with pytest.raises(MemoryError):

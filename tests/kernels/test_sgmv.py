@@ -233,7 +233,7 @@ def test_weights_that_do_not_fit_are_refused_and_leave_the_slot_as_it_was(bad: S
 
 def test_backends_register_by_device_type() -> None:
     assert "cpu" in backends()
-    register_backend("meta", lambda inputs, slices, device, dtype: make_site(inputs, slices, dtype=dtype))
+    register_backend("meta", lambda inputs, slices, device, dtype, storage: make_site(inputs, slices, dtype=dtype))
     try:
         assert make_site(IN, RAGGED, device="meta").slices == RAGGED
     finally:

@@ -150,7 +150,14 @@ def test_each_adapter_is_held_once_at_its_true_size_and_unloading_gives_back(mak
     ranks = {0: (8, 8), 1: (3, 0), 2: (17, 1)}
     for slot, own in ranks.items():
         site.set(slot, weights(slot, own))
-    each = {s: 4 * sum(r * (IN + w) for r, w in zip(own, SLICES, strict=True)) for s, own in ranks.items()}
+
+    def size(count: int) -> int:
+        return -(-4 * count // 16) * 16  # each matrix begins at a multiple of 16 bytes
+
+    each = {
+        slot: sum(size(rank * IN) + size(rank * width) for rank, width in zip(own, SLICES, strict=True))
+        for slot, own in ranks.items()
+    }
     assert site.num_bytes == sum(each.values())
     site.apply(torch.zeros(50, sum(SLICES)), torch.randn(50, IN), Plan([row % 3 for row in range(50)]))
     site.clear(0)

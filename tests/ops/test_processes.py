@@ -17,7 +17,7 @@ from gateway import processes
 from gateway.embedded.process import spawn, stop
 from gateway.embedded.valkey import Valkey
 from gateway.installation import celery_answers
-from gateway.processes import Child, StopRequested, Supervisor
+from gateway.processes import Child, ServerFailed, StopRequested, Supervisor
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
 
@@ -131,6 +131,46 @@ def test_one_that_dies_again_before_it_is_ready_is_started_once_more(tmp_path: P
     assert starts.read_text() == "xxx"
 
 
+def test_one_of_several_that_does_not_start_ends_all(tmp_path: Path) -> None:
+    good = child("good", tmp_path)
+    bad = Child("bad", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log", lambda _: False, {})
+    with pytest.raises(ServerFailed, match="bad stopped with exit status 3"), Supervisor(print) as supervisor:
+        supervisor.start_together([good, bad])
+    assert good.process is None
+
+
+SLOW_TO_END = """
+import pathlib, signal, sys, time
+story = pathlib.Path(sys.argv[1])
+def end(*_):
+    note("asked"), time.sleep(float(sys.argv[3])), note("ended"), sys.exit(0)
+def note(what):
+    with story.open("a") as file:
+        file.write(f"{sys.argv[2]} {what}\\n")
+signal.signal(signal.SIGTERM, end)
+print("here", flush=True)
+time.sleep(300)
+"""
+
+
+def test_those_started_together_stop_together_and_before_what_they_need(tmp_path: Path) -> None:
+    story, said = tmp_path / "story", list[str]()
+
+    def slow(name: str, seconds: float, *, needed: bool = False) -> Child:
+        command = [sys.executable, "-c", SLOW_TO_END, str(story), name, str(seconds)]
+        log = tmp_path / f"{name}.log"
+        return Child(name, command, log, lambda c: "here" in c.output(), dict(os.environ), needed=needed)
+
+    with Supervisor(said.append) as supervisor:
+        supervisor.start_together([slow("server", 0, needed=True), slow("one", 3), slow("other", 3)])
+        assert sorted(line.split()[0] for line in said if "is ready" in line) == ["one", "other", "server"]
+    told = story.read_text().splitlines()
+    assert sorted(told[:2]) == ["one asked", "other asked"]
+    assert sorted(told[2:4]) == ["one ended", "other ended"]
+    assert told[4:] == ["server asked", "server ended"]
+    assert {line.split()[0] for line in said if "has stopped" in line} == {"one", "other"}
+
+
 def test_celery_is_asked_again_after_the_broker_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection of an earlier question is stale then; with no broker at all the answer is "none", and soon."""
     from gateway.celery import app
@@ -161,3 +201,18 @@ def answers_within(seconds: float) -> None:
     while not celery_answers():
         assert time.monotonic() < deadline, "no Celery worker answers"
         time.sleep(0.2)
+
+
+def test_what_did_not_start_says_what_it_wrote_this_time(tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        service = Child(
+            "one",
+            [sys.executable, "-c", f"raise SystemExit('{word} cause')"],
+            tmp_path / "one.log",
+            lambda _: False,
+            {},
+        )
+        with pytest.raises(ServerFailed) as caught:
+            service.start()
+    assert "second cause" in str(caught.value)
+    assert "first cause" not in str(caught.value)

@@ -2,10 +2,11 @@
 
 import stat
 
+import psycopg
 import pytest
 import redis
 from django.conf import settings
-from django.db import connection
+from django.db import DataError, IntegrityError, connection
 
 from gateway.embedded import sockets
 
@@ -56,3 +57,23 @@ def test_the_servers_listen_on_private_sockets_only():
         assert cursor.fetchone() == ("",)
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         assert client.config_get("port") == {b"port": b"0"} or client.config_get("port") == {"port": "0"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_value_of_a_failing_statement_is_in_the_servers_log():
+    log = settings.DATA_DIR / "log" / "postgres.log"
+    before = len(log.read_text())
+    insert = "INSERT INTO django_session (session_key, session_data, expire_date) VALUES (%s, %s, now())"
+    with connection.cursor() as cursor:
+        cursor.execute(insert, ["tenants-own-key", "tenants-own-text"])
+        with pytest.raises(IntegrityError):
+            cursor.execute(insert, ["tenants-own-key", "tenants-own-text"])
+        with pytest.raises(DataError):
+            cursor.execute("SELECT 1 / %s, %s", [0, "tenants-own-text"])
+    dsn = sockets.postgres_dsn(settings.DATA_DIR, connection.settings_dict["NAME"])
+    with pytest.raises(psycopg.errors.UniqueViolation), psycopg.connect(dsn) as bound:
+        bound.execute(insert, ["tenants-own-key", "tenants-own-text"])  # parameters apart from the text
+    written = log.read_text()[before:]
+    assert written.count('duplicate key value violates unique constraint "django_session_pkey"') == 2
+    assert "division by zero" in written
+    assert "tenants-own" not in written

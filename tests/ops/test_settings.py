@@ -13,7 +13,8 @@ import pytest
 
 from gateway.config import SETTINGS, SettingError, read
 from gateway.config.__main__ import table
-from gateway.config.parse import database_url
+from gateway.config.parse import database_url, email_url
+from gateway.config.provider import provider
 from inference.config import WorkerConfig
 from inference.options import flag
 from inference.options import table as option_table
@@ -44,6 +45,15 @@ MALFORMED = [
     ("LORAPLEX_KEY_PEPPERS", "1:abcd"),
     ("LORAPLEX_KEY_PEPPERS", f"1:{'ab' * 16},1:{'cd' * 16}"),
     ("LORAPLEX_MAX_BODY_BYTES", "4M"),
+    ("LORAPLEX_PUBLIC_URL", "loraplex.example.org"),
+    ("LORAPLEX_PUBLIC_URL", "https://a.example,https://b.example"),
+    ("LORAPLEX_PUBLIC_URL", "https://a.example/path"),
+    ("LORAPLEX_OIDC_ISSUER", "http://login.example.org"),
+    ("LORAPLEX_OIDC_ISSUER", "login.example.org"),
+    ("LORAPLEX_OIDC_ISSUER", "https://login.example.org/?x=1"),
+    ("LORAPLEX_EMAIL_URL", "http://u:hunter2@mail.example.org"),
+    ("LORAPLEX_EMAIL_URL", "smtp://u:hunter2@"),
+    ("LORAPLEX_EMAIL_URL", "smtp://u:hunter2@mail.example.org:smtp"),
     ("LORAPLEX_WORKER_OPTIONS", "--weights int4"),
     ("LORAPLEX_WORKER_OPTIONS", "--no-such-option"),
     ("LORAPLEX_WORKER_OPTIONS", "--slots -1"),
@@ -75,6 +85,38 @@ def test_an_empty_value_counts_as_unset():
 def test_a_database_url_becomes_what_libpq_reads():
     found = database_url("postgresql://me:p%40ss@db.example:5433/lora?sslmode=require")
     assert found == "user=me password=p@ss dbname=lora host=db.example port=5433 sslmode=require"
+
+
+def test_a_mail_servers_url_becomes_djangos_settings():
+    assert email_url("smtps://me:p%40ss@mail.example.org") == {
+        "EMAIL_HOST": "mail.example.org",
+        "EMAIL_PORT": 465,
+        "EMAIL_HOST_USER": "me",
+        "EMAIL_HOST_PASSWORD": "p@ss",
+        "EMAIL_USE_TLS": False,
+        "EMAIL_USE_SSL": True,
+    }
+    assert email_url("smtp://mail.example.org:2525")["EMAIL_USE_TLS"] is True
+
+
+def test_half_a_provider_is_a_mistake_that_is_named(tmp_path):
+    secret = tmp_path / "secret"
+    given = {"LORAPLEX_OIDC_CLIENT_SECRET_FILE": str(secret), "LORAPLEX_OIDC_CLIENT_ID": "x"}
+    with pytest.raises(SettingError, match=r"^LORAPLEX_OIDC_ISSUER must be set"):
+        provider(read(given))
+    given["LORAPLEX_OIDC_ISSUER"] = "https://login.example.org"
+    with pytest.raises(SettingError, match=r"^LORAPLEX_OIDC_CLIENT_SECRET_FILE must name a file"):
+        provider(read(given))
+    secret.write_text("\n")
+    with pytest.raises(SettingError, match="is empty"):
+        provider(read(given))
+    secret.write_text("hunter2\n")
+    made = provider(read(given | {"LORAPLEX_OIDC_DOMAINS": "Example.org, @example.com"}))
+    assert (made.secret, made.domains) == ("hunter2", {"example.org", "example.com"})
+    assert "hunter2" not in repr(made)
+    with pytest.raises(SettingError, match=r"^LORAPLEX_OIDC_CLIENT_ID must be set"):
+        provider(read(given | {"LORAPLEX_OIDC_CLIENT_ID": ""}))
+    assert provider(read({})) is None
 
 
 def test_the_documented_options_are_the_workers():

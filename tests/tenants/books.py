@@ -29,6 +29,7 @@ class Request:
     admitted_at: datetime
     lease: datetime
     emitted: int = 0
+    cached: int = 0
     settled: tuple[int, int, int] | None = None  # prompt, cached, completion
 
     @property
@@ -58,7 +59,7 @@ class Bucket:
         else:
             self.level = self.now(limit, clock) - amount
             self.charged.add(request)
-        self.at = max(self.at, clock) if self.at else clock
+        self.at = clock
 
     def give_back(self, amount: int, request: UUID) -> None:
         if self.level is not None and request in self.charged:
@@ -150,11 +151,12 @@ class Books:
                 subject.tokens.give_back(held - request.tokens, request_id)
         return True
 
-    def checkpoint(self, request_id: UUID, emitted: int, clock: datetime) -> bool:
+    def checkpoint(self, request_id: UUID, emitted: int, cached: int, clock: datetime) -> bool:
         request = self.requests[request_id]
         if request.settled is not None or request.lease <= clock + timedelta(seconds=1):
             return False
         request.emitted = min(max(request.emitted, emitted), request.output)
+        request.cached = min(max(request.cached, cached), request.prompt)
         request.lease = clock + LEASE
         return True
 
@@ -162,7 +164,8 @@ class Books:
         expired = [name for name, r in self.requests.items() if r.settled is None and r.lease <= clock]
         for name in expired:
             request = self.requests[name]
-            self.settle(name, request.prompt if request.emitted else 0, 0, request.emitted)
+            prompt, cached = (request.prompt, request.cached) if request.emitted else (0, 0)
+            self.settle(name, prompt, cached, request.emitted)
         return len(expired)
 
     def sums(self, subject: Subject) -> tuple[int, int, int, int, int]:

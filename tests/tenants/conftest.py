@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from uuid6 import uuid7
 
 from tenants import keys
 from tenants.access import Access, ServedModel
+from tenants.admission import admit
+from tenants.db import Pool
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -151,6 +153,17 @@ def make_adapter(tmp_path: Path) -> Any:
     return make
 
 
+def make_tenant(slug: str, **limits: Any) -> Tenant:
+    """One that nothing belongs to, of the plan ``tests``."""
+    plan, _ = Plan.objects.get_or_create(name="tests")
+    return Tenant.objects.create(slug=slug, display_name=slug.title(), plan=plan, **limits)
+
+
+@pytest.fixture
+def acme(db: None) -> Tenant:
+    return make_tenant("acme")
+
+
 @pytest.fixture
 def world(transactional_db: None) -> World:
     return World()
@@ -162,6 +175,24 @@ def new_id() -> Any:
         return UUID(str(uuid7()))
 
     return make
+
+
+@pytest.fixture
+def admitted(world: World, grant_keys: Any, db_pool: Pool, new_id: Callable[[], UUID]) -> Any:
+    """``await admitted(actor, max_tokens=…)``: the id of a request of 100 prompt tokens, which runs."""
+
+    async def one(actor: Actor, *, model: ServedModel | None = None, **options: Any) -> UUID:
+        request_id = new_id()
+        await admit(
+            db_pool,
+            request_id=request_id,
+            access=actor.access(),
+            model=model or world.served(),
+            **{"prompt_tokens": 100, "max_tokens": 50} | options,
+        )
+        return request_id
+
+    return one
 
 
 @pytest.fixture

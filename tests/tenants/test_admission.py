@@ -276,7 +276,10 @@ async def test_a_stuck_tenant_does_not_hold_up_others(call: Caller, world: Any, 
 
 
 class BucketModel:
-    """The bucket in fractions of a request: refills ``limit`` a minute up to ``limit``; one request takes 1."""
+    """The bucket in fractions of a request: refills ``limit`` a minute up to ``limit``; one request takes 1.
+
+    A clock that goes back gives nothing, and refills from there.
+    """
 
     def __init__(self) -> None:
         self.level: Fraction | None = None
@@ -287,8 +290,9 @@ class BucketModel:
         level = Fraction(limit) if self.level is None else self.level + Fraction(elapsed * limit, 60_000_000)
         level = min(level, Fraction(limit))
         if level < 1:
+            self.at_us = min(self.at_us, now_us)
             return False
-        self.level, self.at_us = level - 1, max(self.at_us, now_us)
+        self.level, self.at_us = level - 1, now_us
         return True
 
 

@@ -48,7 +48,7 @@ STEP = st.sampled_from(
         *[ADMIT] * 6,
         *[st.tuples(st.just("settle"), NTH, st.integers(0, 12), st.integers(0, 12))] * 3,
         st.tuples(st.just("void"), NTH),
-        *[st.tuples(st.just("checkpoint"), NTH, st.integers(0, 12))] * 2,
+        *[st.tuples(st.just("checkpoint"), NTH, st.integers(0, 12), st.integers(0, 12))] * 2,
         *[st.tuples(st.just("wait"), st.sampled_from([0.000001, 1, 7.5, 28.5, 29.5, 30, 61, 3600]))] * 3,
         st.just(("reap",)),
         st.tuples(st.just("limit"), ONE_LIMIT),
@@ -142,9 +142,9 @@ class Life:
     async def _void(self, request_id: UUID) -> None:
         assert await void(self.pool, request_id) == self.books.settle(request_id, 0, 0, 0)
 
-    async def _checkpoint(self, request_id: UUID, emitted: int) -> None:
-        stopped = await checkpoint(self.pool, {request_id: emitted}, now=self.clock)
-        assert (request_id not in stopped) == self.books.checkpoint(request_id, emitted, self.clock)
+    async def _checkpoint(self, request_id: UUID, emitted: int, cached: int) -> None:
+        stopped = await checkpoint(self.pool, {request_id: emitted}, cached={request_id: cached}, now=self.clock)
+        assert (request_id not in stopped) == self.books.checkpoint(request_id, emitted, cached, self.clock)
 
     def limit(self, who: str, name: str, value: int | None) -> None:
         limits = self.books.subjects[who].limits

@@ -10,66 +10,26 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.core.management import CommandError, call_command, get_commands, load_command_class
+from django.core.management import CommandError, call_command, load_command_class
 from django.db import connection
 from django.utils import timezone
 
 from tenants import keys, tasks
 from tenants.admission import admit
 from tenants.db import open_pool
-from tenants.models import ApiKey, Denial, InferenceRequest, LedgerEntry, Limits, Tenant
+from tenants.models import ApiKey, AuditEntry, Denial, InferenceRequest, LedgerEntry, Limits, Tenant
 from tenants.settlement import settle
 
-COMMANDS = sorted(name for name, app in get_commands().items() if app == "tenants")
 
-
-def run(*arguments: str) -> dict[str, Any]:
+def run(*arguments: str, app: str = "tenants") -> dict[str, Any]:
     out = io.StringIO()
     call_command(*arguments, "--json", stdout=out)
     result: dict[str, Any] = json.loads(out.getvalue())
     words = io.StringIO()
-    command = load_command_class("tenants", arguments[0])
+    command = load_command_class(app, arguments[0])
     words.write(command.describe(result))
     assert words.getvalue().strip()
     return result
-
-
-def test_there_they_are() -> None:
-    assert COMMANDS == [
-        "add_adapter",
-        "allow_adapter",
-        "allow_model",
-        "budget",
-        "create_tenant",
-        "denials",
-        "issue_key",
-        "prices",
-        "reap",
-        "reconcile",
-        "register_model",
-        "revoke_key",
-        "rollup",
-        "set_limits",
-        "set_plan",
-        "set_price",
-        "show_limits",
-        "usage",
-    ]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = load_command_class("tenants", name)
-    with pytest.raises(SystemExit) as caught:
-        command.run_from_argv(["manage.py", name, "--help"])
-    assert caught.value.code == 0
-    shown = capsys.readouterr().out
-    assert f"example:\n  manage.py {name}" in shown
-    assert "--json" in shown
-    # the example itself parses
-    import shlex
-
-    command.create_parser("manage.py", name).parse_args(shlex.split(command.example)[2:])
 
 
 def test_create_issue_revoke(world: Any) -> None:
@@ -155,6 +115,7 @@ def test_books_and_refusals(world: Any) -> None:
     actor = world.actor("acme")
     assert run("reconcile")["ok"]
     assert run("reconcile", "--tenant", "acme", "--repair")["requests"] == 0
+    assert run("reconcile", "acme")["requests"] == 0
     assert run("rollup") == {"rebuilt": False, "hours": 0}
     assert run("rollup", "--all")["rows"] == 0
     assert run("denials", "acme") == {"tenant": "acme", "refused": 0, "denials": []}
@@ -197,6 +158,39 @@ def test_register_model(world: Any, tiny_model_dir: Path) -> None:
     assert (again["created"], again["context_length"]) == (False, 64)
 
 
+def test_a_tenants_life(world: Any) -> None:
+    world.actor("acme")
+    run("create_tenant", "globex", "--display-name", "Globex")
+    run("set_plan", "large", "--max-concurrent", "9")
+    changed = run("change_tenant", "globex", "--plan", "large", "--weight", "3", "--display-name", "Globex Ltd")
+    assert (changed["plan"], changed["weight"], changed["display_name"]) == ("large", 3, "Globex Ltd")
+    assert run("suspend_tenant", "globex", "--reason", "unpaid")["state"] == "suspended"
+    assert [row["tenant"] for row in run("tenants", "--state", "suspended")["tenants"]] == ["globex"]
+    assert run("resume_tenant", "globex")["state"] == "active"
+    assert [row["tenant"] for row in run("tenants", "--search", "globex l")["tenants"]] == ["globex"]
+    assert {row["plan"]: row["tenants"] for row in run("plans")["plans"]}["large"] == 1
+    with pytest.raises(CommandError, match=r"has 1 tenant\."):
+        call_command("delete_plan", "large")
+    assert run("delete_tenant", "globex")["deleted"]
+    assert run("delete_plan", "large")["deleted"]
+    entries = AuditEntry.objects.unscoped().order_by("id")
+    assert {entry.actor_kind for entry in entries} == {"command"}
+    assert [entry.action for entry in entries if entry.subject == "globex"] == [
+        "tenant.created", "tenant.changed", "tenant.suspended", "tenant.resumed", "tenant.deleted",
+    ]  # fmt: skip
+
+
+def test_models_and_what_was_looked_at(world: Any) -> None:
+    assert run("retire_model", "llama-tiny")["state"] == "retired"
+    assert [row["state"] for row in run("models")["models"]] == ["retired"]
+    assert run("retire_model", "llama-tiny", "--undo")["state"] == "active"
+    assert tasks.reconcile()
+    (row,) = run("reconciliations")["reconciliations"]
+    assert (row["ok"], row["asked_by"]) == (True, "system reconcile")
+    assert run("overview", app="fleet")["alerts"][0]["code"] == "model_unserved"
+    assert run("workers", app="fleet") == {"workers": []}
+
+
 @pytest.mark.usefixtures("grant_keys")
 def test_usage_and_reap(world: Any) -> None:
     actor = world.actor("acme")
@@ -235,6 +229,15 @@ def test_usage_and_reap(world: Any) -> None:
     }
     assert (used["not_completed"], used["running"]) == (1, 1)
     assert [(row["model"], row["requests"]) for row in used["models"]] == [("acme/pirate", 2), ("llama-tiny", 1)]
+    shown = run("requests", "--tenant", "acme")["requests"]
+    assert sorted((row["model"], row["state"]) for row in shown) == [
+        ("acme/pirate", "completed"),
+        ("acme/pirate", "failed"),
+        ("acme/pirate", "running"),
+        ("llama-tiny", "completed"),
+    ]
+    assert run("requests", "acme")["requests"] == shown
+    assert len(run("requests", "--running")["requests"]) == 1
     assert run("reap") == {"settled": 0}
     InferenceRequest.objects.unscoped().filter(state="running").update(lease_expires_at="2000-01-01T00:00:00Z")
     assert tasks.reap() == 1
@@ -247,24 +250,25 @@ def test_usage_and_reap(world: Any) -> None:
         (("create_tenant",), "name"),
         (("create_tenant", "a", "--name", "b"), "Two different"),
         (("create_tenant", "acme"), "already"),
-        (("create_tenant", "Bad Name"), "slug"),
+        (("create_tenant", "Bad Name"), "name: lower-case letters"),
+        (("create_tenant", "new", "--display-name", "two\nlines"), "--display-name has to be"),
         (("create_tenant", "new", "--plan", "none-such"), "plan"),
         (("issue_key", "nobody"), "no tenant 'nobody'"),
         (("issue_key", "acme", "--expires-in-days", "0"), "expires-in-days"),
-        (("revoke_key", "nothing"), "no such key"),
+        (("revoke_key", "nothing"), "no key 'nothing'"),
         (("set_limits", "acme"), "--requests-per-minute"),
         (("set_limits", "acme", "--max-concurrent", "0"), "between 1 and"),
         (("set_limits", "acme", "--max-concurrent", "many"), "a whole number, or none; not 'many'"),
-        (("set_limits", "acme", "--key", "nothing", "--max-concurrent", "1"), "no such key"),
+        (("set_limits", "acme", "--key", "nothing", "--max-concurrent", "1"), "no key 'nothing'"),
         (("set_limits", "acme", "--member", "nobody", "--max-concurrent", "1"), "no member 'nobody'"),
         (("set_limits", "acme", "--models", "all"), "allow_model"),
         (("set_limits", "acme", "--tokens-per-day", str(2**63)), "between 1 and"),
         (("set_plan", "Bad Name"), "letters, digits, hyphens and underscores, unlike 'Bad Name'"),
-        (("set_plan", "small", "--budget-soft", "2", "--budget-hard", "1"), "--budget-soft would be 2"),
-        (("set_limits", "acme", "--budget-soft", "2", "--budget-hard", "1"), "--budget-soft would be 2"),
-        (("budget", "acme", "--budget-soft", "2", "--budget-hard", "1"), "--budget-soft would be 2"),
-        (("set_price", "llama-tiny", "--input", "-1", "--output", "1"), "--input"),
-        (("set_price", "llama-tiny", "--input", "1", "--cached-input", "2", "--output", "1"), "--cached-input"),
+        (("set_plan", "small", "--budget-soft", "2", "--budget-hard", "1"), "budget_soft would be 2"),
+        (("set_limits", "acme", "--budget-soft", "2", "--budget-hard", "1"), "budget_soft would be 2"),
+        (("budget", "acme", "--budget-soft", "2", "--budget-hard", "1"), "budget_soft would be 2"),
+        (("set_price", "llama-tiny", "--input", "-1", "--output", "1"), "input"),
+        (("set_price", "llama-tiny", "--input", "1", "--cached-input", "2", "--output", "1"), "cached_input"),
         (("set_price", "llama-tiny", "--input", "1", "--output", "1", "--from", "yesterday"), "zone"),
         (("set_price", "llama-tiny", "--input", "1", "--output", "1", "--from", "2000-01-01T00:00:00Z"), "past"),
         (("prices", "--model", "gpt"), "llama-tiny"),
@@ -272,11 +276,30 @@ def test_usage_and_reap(world: Any) -> None:
         (("rollup", "--since", "then"), "--since"),
         (("reconcile", "--tenant", "nobody"), "no tenant"),
         (("allow_adapter", "--tenant", "acme", "--adapter", "x"), "owner/name"),
+        (("allow_adapter", "--tenant", "acme", "--adapter", "acme/x"), "no adapter 'acme/x'"),
+        (("declare_public_prefix", "p", "--model", "llama-tiny", "--prompt", "x", "--adapter", "x"), "owner/name"),
+        (("declare_public_prefix", "p", "--model", "llama-tiny", "--prompt", "x", "--adapter", "a/x"), "'a/x'"),
         (("allow_model", "--tenant", "acme", "--model", "gpt"), "llama-tiny"),
         (("add_adapter", "--tenant", "acme", "--name", "x", "--path", "/nowhere"), "--path /nowhere"),
         (("register_model", "--directory", "/nowhere"), "--directory /nowhere does not exist"),
-        (("register_model", "--directory", "/"), "python -m inference.model_store / "),
+        (("register_model", "/"), "python -m inference.model_store / "),
         (("usage", "acme", "--days", "-1"), "--days"),
+        (("change_tenant", "acme"), "--display-name"),
+        (("change_tenant", "acme", "--weight", "0"), "weight"),
+        (("change_tenant", "acme", "--plan", "none-such"), "plan"),
+        (("suspend_tenant", "nobody"), "no tenant 'nobody'"),
+        (("delete_plan", "none-such"), "plan"),
+        (("retire_model", "gpt"), "llama-tiny"),
+        (("requests", "--last", "0"), "--last"),
+        (("requests", "--tenant", "nobody"), "no tenant"),
+        (("requests", "nobody"), "no tenant"),
+        (("requests", "acme", "--tenant", "globex"), "Two different"),
+        (("reconcile", "--tenant", ""), "no tenant ''"),
+        (("audit", "nobody"), "no tenant"),
+        (("reconciliations", "--last", "0"), "--last"),
+        (("overview", "--hours", "0"), "--hours"),
+        (("drain_worker", "none-such"), "worker"),
+        (("remove_worker", "none-such"), "worker"),
     ],
 )
 def test_failures_are_one_sentence(arguments: tuple[str, ...], says: str, world: Any) -> None:

@@ -16,7 +16,8 @@ from kombu.exceptions import OperationalError
 from safetensors.numpy import load_file, save_file
 
 from inference.adapter_format import content_digest, store_path
-from tenants import intake, tasks
+from tenants import adapter_store, intake, tasks
+from tenants.adapter_files import incoming
 from tenants.errors import AdapterRefused, NotConfigured
 from tenants.models import AdapterVersion, BaseModel, ModelAllowance
 
@@ -25,6 +26,7 @@ from tenants.models import AdapterVersion, BaseModel, ModelAllowance
 def tenant(world: Any, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings.INCOMING_DIR = tmp_path / "incoming"
     settings.ADAPTER_STORE = tmp_path / "store"
+    settings.ACTIVATION_GATE = False  # the trial at a worker: tests/fleet/test_trial.py
     return world.actor("acme").tenant
 
 
@@ -101,7 +103,7 @@ def test_checking_twice_changes_nothing(tenant: Any, queued: list[int], make_ada
 def test_a_task_killed_half_way_is_repeated(tenant: Any, queued: list[int], make_adapter: Any, tmp_path: Path) -> None:
     """Stored, but the outcome never committed: the message comes again."""
     version = intake.receive(tenant=tenant, name="pirate", source=make_adapter())
-    intake._store(intake.incoming(version), version.adapter.base_model)
+    adapter_store.put(incoming(version), version.adapter.base_model)
     intake.check(version.pk)
     version.refresh_from_db()
     assert version.state == "ready"
@@ -181,7 +183,7 @@ def test_an_unexpected_failure_rejects(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(intake, "check_adapter", fail)
+    monkeypatch.setattr(adapter_store, "check_adapter", fail)
     version = intake.receive(tenant=tenant, name="pirate", source=make_adapter())
     intake.check(version.pk)
     version.refresh_from_db()
@@ -195,7 +197,7 @@ def test_a_failing_machine_is_tried_again_but_not_for_ever(
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(intake, "check_adapter", fail)
+    monkeypatch.setattr(adapter_store, "check_adapter", fail)
     version = intake.receive(tenant=tenant, name="pirate", source=make_adapter())
     with pytest.raises(OSError, match="Input"):
         intake.check(version.pk)
@@ -290,12 +292,16 @@ def test_without_a_broker_it_waits(tenant: Any, make_adapter: Any, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_real_celery_worker_checks_it(world: Any, make_adapter: Any, tmp_path: Path, capsys: Any) -> None:
+def test_a_real_celery_worker_checks_it(
+    world: Any, make_adapter: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole way: command → PostgreSQL → broker → worker process → store, and back to the waiting command."""
     from gateway.embedded.process import spawn, stop
 
+    monkeypatch.setenv("LORAPLEX_ACTIVATION_GATE", "false")
     world.actor("acme")
     command = [sys.executable, "-m", "celery", "-A", "gateway.celery", "worker", "--pool", "solo", "--loglevel", "INFO"]
+    command += ["--queues", "adapters"]
     process = spawn(command, tmp_path / "celery.log")
     try:
         call_command("add_adapter", tenant="acme", name="pirate", path=make_adapter(), timeout=60)

@@ -16,6 +16,7 @@ from tenants.db import Pool
 from tenants.errors import Denied
 from tenants.models import Account, LedgerEntry
 from tenants.settlement import settle
+from tenants.standing import standing
 
 START = datetime(2030, 1, 31, 23, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -103,6 +104,24 @@ async def test_every_limit_on_everybody(
     assert (denied.code, denied.status, denied.limit, denied.subject) == (code, status, next(iter(limits)), whose)
     assert denied.remaining == remaining
     assert denied.limits is not None
+
+
+async def test_a_refusal_says_that_the_request_costs_too_much(caller: Any, world: Any) -> None:
+    await sync_to_async(world.price)(1_000_000, 0, 2_000_000)
+    call = await caller(budget_hard=59)
+    await call()
+    denied = await call.denied()
+    assert "10 + 10 tokens, which cost more than is left of your limit budget_hard: 29 of 59" in denied.message
+    await call(max_tokens=9)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_how_many_run_already(most: int, caller: Any) -> None:
+    call = await caller(max_concurrent=most)
+    for _ in range(most):
+        await call()
+    words = "1 request is running already" if most == 1 else "2 requests are running already"
+    assert words in (await call.denied()).message
 
 
 @pytest.mark.parametrize("whose", WHOSE)
@@ -271,6 +290,20 @@ async def test_a_limit_that_comes_later_knows_what_was_used(caller: Any) -> None
     assert (account.settled_tokens, account.held_tokens, account.settled_count) == (25, 75, 1)
     await call.settle(1, 10, 0)
     assert (await call.account(f"key:{call.actor.key.pk}")).day_tokens == 25 + 10 + 35
+
+
+async def test_what_was_used_is_shown_where_it_is_more_than_the_limit(caller: Any, world: Any) -> None:
+    await sync_to_async(world.price)(1_000_000, 1_000_000, 1_000_000)
+    call = await caller()
+    await call(10, 19, now=datetime.now(UTC))
+    await call.settle(0, 10, 19)
+    tenant = call.actor.tenant
+    tenant.budget_soft, tenant.tokens_per_month, tenant.tokens_per_minute = 5, 20, 7
+    await sync_to_async(tenant.save)()
+    limits = (await sync_to_async(standing)(tenant))[0]["limits"]
+    assert limits["budget_soft"] == {"limit": 5, "used": 29, "left": 0}
+    assert limits["tokens_per_month"] == {"limit": 20, "used": 29, "left": 0}
+    assert limits["tokens_per_minute"]["left"] <= 7
 
 
 async def test_members_share_among_their_keys_and_keys_do_not(caller: Any, world: Any) -> None:

@@ -14,13 +14,16 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from tenants import rollups, tasks
+from tenants.actors import of_command
 from tenants.admission import admit
 from tenants.db import open_pool
-from tenants.models import InferenceRequest, LedgerEntry, UsageHour
+from tenants.models import InferenceRequest, LedgerEntry, UsageHour, UsageMark
 from tenants.reconciliation import reconcile, repair
 from tenants.settlement import settle
 
-YESTERDAY = datetime.now(UTC) - timedelta(days=1)
+# An hour of its own, not that of the run: the three times of `books` have to lie in one day. Past midnight an
+# account would begin another day and, with the next request of the time before, go back and forget it.
+YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).replace(hour=10, minute=20, second=0, microsecond=0)
 
 pytestmark = pytest.mark.usefixtures("grant_keys")
 
@@ -122,7 +125,7 @@ def test_every_mistake_is_found(check: str, sql: str, books: Any) -> None:
 def test_accounts_can_be_made_again(books: Any) -> None:
     tampered("UPDATE tenants_account SET settled_cost = 1, month_tokens = 2, held_cost = 3")
     assert not reconcile().ok
-    repair(books.actors[0].tenant)
+    repair(of_command(), books.actors[0].tenant)
     assert {finding.tenant for finding in reconcile().findings} == {"globex"}
     call_command("reconcile", "--repair", stdout=io.StringIO())
 
@@ -173,3 +176,21 @@ def test_late_entries_reach_their_hour(books: Any) -> None:
     rollups.catch_up()
     assert sum(row[4] for row in rolled()) == before + 1
     assert not InferenceRequest.objects.unscoped().filter(state="running").exists()
+
+
+def test_a_long_catching_up_comes_in_steps(books: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = "created_at = created_at - interval '5 days', admitted_at = admitted_at - interval '5 days'"
+    for tokens in (2, 5):
+        tampered(f"UPDATE tenants_ledgerentry SET {earlier} WHERE completion_tokens <= %s", tokens)
+    monkeypatch.setattr(rollups, "MOST_SECONDS", -1)
+    covered, counted = [], []
+    for _ in range(14):
+        rollups.catch_up()
+        covered.append(UsageMark.objects.get(pk=1).covered_until)
+        counted.append(sum(row[4] for row in rolled()))
+    assert covered == sorted(covered)
+    assert datetime.now(UTC) - covered[-1] < rollups.LATE
+    assert (counted[0], 6 in counted, counted[-1]) == (3, True, 9), "first the oldest"
+    done = rolled()
+    rollups.rebuild()
+    assert rolled() == done

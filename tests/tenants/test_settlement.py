@@ -12,10 +12,9 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connection
 
-from tenants.admission import admit
 from tenants.db import Pool
 from tenants.models import Account, AdapterVersion, InferenceRequest, LedgerEntry
-from tenants.settlement import checkpoint, reap, settle, void
+from tenants.settlement import Timings, checkpoint, reap, settle, void
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -28,21 +27,12 @@ def actor(world: Any) -> Any:
 
 
 @pytest.fixture
-def start(world: Any, actor: Any, db_pool: Pool, new_id: Callable[[], UUID]) -> Any:
-    async def admitted(now: datetime | None = None, actor: Any = actor, **options: Any) -> UUID:
-        request_id = new_id()
-        await admit(
-            db_pool,
-            request_id=request_id,
-            access=actor.access(),
-            model=options.get("model") or world.served(),
-            prompt_tokens=100,
-            max_tokens=options.get("max_tokens", 50),
-            now=now,
-        )
+def start(admitted: Any, actor: Any) -> Any:
+    async def started(now: datetime | None = None, actor: Any = actor, **options: Any) -> UUID:
+        request_id: UUID = await admitted(actor, now=now, **options)
         return request_id
 
-    return admitted
+    return started
 
 
 def finish(pool: Pool, request_id: UUID, completion: int = 20, **options: Any) -> Any:
@@ -74,6 +64,16 @@ async def test_settle_writes_one_row(start: Any, db_pool: Pool, actor: Any, worl
     assert (await request(request_id)).state == "settled"
 
 
+async def test_where_the_time_went_is_kept_once(start: Any, db_pool: Pool) -> None:
+    request_id, other = await start(), await start()
+    assert await finish(db_pool, request_id, timings=Timings(120, 20, 95))
+    assert not await finish(db_pool, request_id, timings=Timings(1, 1, 1))
+    assert await finish(db_pool, other)
+    timed, untimed = await request(request_id), await request(other)
+    assert (timed.first_token_ms, timed.queue_ms, timed.prefill_ms) == (120, 20, 95)
+    assert (untimed.first_token_ms, untimed.queue_ms, untimed.prefill_ms) == (None, None, None)
+
+
 async def test_an_unknown_request_settles_nothing(db_pool: Pool, new_id: Callable[[], UUID], world: Any) -> None:
     assert not await finish(db_pool, new_id())
     assert await ledger() == []
@@ -98,6 +98,8 @@ async def test_checkpoint_renews_and_remembers(start: Any, db_pool: Pool) -> Non
     assert (await request(request_id)).emitted_tokens == 7, "the mark never falls"
     await checkpoint(db_pool, {request_id: 10_000})
     assert (await request(request_id)).emitted_tokens == 50, "nor exceeds the hold"
+    await checkpoint(db_pool, {request_id: 50}, cached={request_id: 10_000})
+    assert (await request(request_id)).cached_tokens == 100, "no more is cached than was asked"
 
 
 async def test_checkpoint_names_those_to_stop(
@@ -115,8 +117,9 @@ async def test_checkpoint_names_those_to_stop(
     for row in (actors["revoked"].key, actors["expired"].key, actors["suspended"].tenant):
         await sync_to_async(row.save)()
     stop = await checkpoint(db_pool, dict.fromkeys(ids.values(), 4))
-    lost, revoked = ("settled", "stale", "unknown"), ("revoked", "expired", "suspended")
-    assert stop == {ids[name]: "lost" for name in lost} | {ids[name]: "revoked" for name in revoked}
+    lost, revoked = ("settled", "stale", "unknown"), ("revoked", "expired")
+    expected = {ids[name]: "lost" for name in lost} | {ids[name]: "revoked" for name in revoked}
+    assert stop == expected | {ids["suspended"]: "suspended"}
     assert (await request(ids["revoked"])).emitted_tokens == 4, "what it got until now is still billed"
     assert (await request(ids["stale"])).emitted_tokens == 0, "a lease that ran out is not renewed"
     assert await checkpoint(db_pool, {}) == {}
@@ -124,7 +127,8 @@ async def test_checkpoint_names_those_to_stop(
 
 async def test_reap_settles_at_the_last_mark(start: Any, db_pool: Pool) -> None:
     alive, dead = await start(), await start()
-    await checkpoint(db_pool, {dead: 9, alive: 5})
+    await checkpoint(db_pool, {dead: 9, alive: 5}, cached={dead: 40})
+    await checkpoint(db_pool, {dead: 9})
     assert await reap(db_pool) == 0
     later = datetime.now(UTC) + timedelta(seconds=31)
     await finish(db_pool, alive)
@@ -133,7 +137,7 @@ async def test_reap_settles_at_the_last_mark(start: Any, db_pool: Pool) -> None:
     assert not await finish(db_pool, dead)
     entry = (await ledger())[-1]
     assert (entry.request_id, entry.prompt_tokens, entry.completion_tokens) == (dead, 100, 9)
-    assert entry.outcome == "abandoned"
+    assert (entry.outcome, entry.cached_tokens) == ("abandoned", 40), "as durable as what was generated"
 
 
 async def test_a_lost_request_of_which_no_token_is_known_costs_nothing(start: Any, db_pool: Pool) -> None:

@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fleet.dialects.report import Report
+from inference.errors import InvalidRequest
 from inference.protocol import Delta
 
 
@@ -16,6 +18,7 @@ class Capabilities:
     :param dynamic_load: loads an adapter it does not know yet when a request names it.
     :param cache_salt: isolates cached prompts by a salt or a signed namespace.
     :param residency: tells which adapters lie on the device.
+    :param public_prefixes: computes prefixes that were declared public once for all tenants.
     :param refuses: sampling fields (vLLM's names) that it cannot honour: such as ``n``, ``logprobs``,
         ``prompt_logprobs``. A request that has one is refused by that name, never sent without it.
     """
@@ -24,6 +27,7 @@ class Capabilities:
     dynamic_load: bool
     cache_salt: bool
     residency: bool
+    public_prefixes: bool = False
     refuses: frozenset[str] = frozenset()
 
 
@@ -75,6 +79,38 @@ class Dialect(ABC):
     @abstractmethod
     async def probe(self) -> Probe:
         """Raises :class:`~inference.errors.InferenceError` when it cannot be reached."""
+
+    async def report(self) -> Report:
+        """All that it says of itself, for people. Raises as :meth:`probe`."""
+        probe = await self.probe()
+        return Report(probe.running, probe.waiting, probe.kv_usage, resident=tuple(sorted(probe.resident)))
+
+    async def load(self, digest: str) -> None:
+        """Make an adapter resident, from where the server keeps adapters; nothing happens if it is.
+
+        Raises :class:`~inference.errors.InferenceError`: ``AdapterNotFound`` where it is not there,
+        ``InvalidRequest`` where the server takes none in this way.
+        """
+        raise InvalidRequest("This kind of server cannot be told to load an adapter")
+
+    async def unload(self, digest: str) -> None:
+        """Take an adapter out, after the requests that use it; nothing happens if it is not there."""
+        raise InvalidRequest("This kind of server cannot be told to unload an adapter")
+
+    async def public_prefixes(self) -> set[str]:
+        """The ids (:func:`~inference.prefix_id.prefix_id`) of what is declared there. Raises as :meth:`probe`."""
+        return set()
+
+    async def declare_prefix(self, digest: str | None, tokens: Sequence[int]) -> None:
+        """Let all tenants share a prefix; nothing happens if they do. :param digest: of the adapter that it is for.
+
+        Raises :class:`~inference.errors.InferenceError`: ``InvalidRequest`` where it is too short or too long.
+        """
+        raise InvalidRequest("This kind of server knows no public prefixes")
+
+    async def withdraw_prefix(self, prefix: str) -> None:
+        """Share it no longer; nothing happens if it is not declared."""
+        raise InvalidRequest("This kind of server knows no public prefixes")
 
     @abstractmethod
     def generate(self, job: Job) -> AsyncGenerator[Delta, None]:

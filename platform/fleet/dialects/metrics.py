@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-import math
-import re
-
 from fleet.dialects.base import Probe
-
-_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from fleet.dialects.prometheus import labels_of, samples
 
 
 def read_probe(text: str) -> Probe:
@@ -19,21 +14,13 @@ def read_probe(text: str) -> Probe:
     newest = float("-inf")
     active: frozenset[str] = frozenset()
     resident: set[str] = set()
-    for match in _SAMPLE.finditer(text):
-        name = match["name"]
-        try:
-            value = float(match["value"])
-        except ValueError:
-            continue
-        if not math.isfinite(value):
-            continue
+    for name, labels, value in samples(text):
         if name == "vllm:lora_requests_info":
             if value > newest:
-                labels = dict(_LABEL.findall(match["labels"] or ""))
-                newest, active = value, _names(labels.get("running_lora_adapters", ""))
+                newest, active = value, _names(labels_of(labels).get("running_lora_adapters", ""))
         elif name == "loraplex:adapter_resident":
             if value > 0:
-                resident.add(dict(_LABEL.findall(match["labels"] or "")).get("digest", ""))
+                resident.add(labels_of(labels).get("digest", ""))
         elif name.startswith("vllm:"):
             numbers[name] = numbers.get(name, 0.0) + value
     return Probe(

@@ -5,8 +5,9 @@ from typing import Literal
 from django.http import HttpRequest
 from ninja import Router, Schema
 
-from gateway.api.auth import Key, access
+from gateway.api.auth import Key, access, services
 from tenants.access import ServedModel
+from tenants.versions import is_version, version_of
 
 router = Router(tags=["models"], auth=Key())
 
@@ -35,4 +36,6 @@ async def list_models(request: HttpRequest) -> ModelList:
 
 @router.get("/v1/models/{path:model_id}", response=Model, summary="One model")
 async def get_model(request: HttpRequest, model_id: str) -> Model:
+    if is_version(model_id):
+        return _model(await version_of(services(request).pool, access(request), model_id))
     return _model(access(request).resolve(model_id))

@@ -5,7 +5,7 @@ from ninja import Router, Schema
 
 from gateway import tickets
 from gateway.api.auth import Key, access, services
-from gateway.sockets import PROTOCOL
+from gateway.frames import PROTOCOL
 
 router = Router(tags=["websocket"], auth=Key())
 

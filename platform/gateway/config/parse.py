@@ -9,9 +9,10 @@ import argparse
 import re
 import shlex
 from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import NoReturn
-from urllib.parse import urlsplit
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -71,6 +72,14 @@ def names(value: str) -> tuple[str, ...]:
     return found
 
 
+def networks(value: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Comma-separated address ranges; at least one."""
+    try:
+        return tuple(ip_network(part) for part in names(value))
+    except ValueError:
+        raise ValueError(f"must list networks such as 10.0.0.0/8, not {value!r}") from None
+
+
 def origins(value: str) -> tuple[str, ...]:
     """Comma-separated origins with a scheme, as Django's CSRF check wants them."""
     found = tuple(part.strip() for part in value.split(",") if part.strip())
@@ -79,6 +88,44 @@ def origins(value: str) -> tuple[str, ...]:
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.path:
             raise ValueError(f"must list origins such as https://example.org, not {origin!r}")
     return found
+
+
+def origin(value: str) -> str:
+    """One origin with a scheme, without a slash at its end."""
+    found = origins(value.rstrip("/"))
+    if len(found) != 1:
+        raise ValueError(f"must be one origin such as https://example.org, not {value!r}")
+    return found[0]
+
+
+def issuer(value: str) -> str:
+    """An OpenID Connect issuer: HTTPS, but for one on this very machine."""
+    parts = urlsplit(value)
+    loopback = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if not (parts.scheme == "https" or loopback) or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"must be an issuer such as https://login.example.org, not {value!r}")
+    return value
+
+
+def email_url(value: str) -> dict[str, Any]:
+    """Django's settings of a mail server; the URL holds a password, so no message repeats it."""
+    shape = "must look like smtp://user:password@host:587"
+    parts = urlsplit(value)
+    ports = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"{shape}; its port is not a number from 1 to 65535") from None
+    if parts.scheme not in ports or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError(shape)
+    return {
+        "EMAIL_HOST": parts.hostname,
+        "EMAIL_PORT": port or ports[parts.scheme],
+        "EMAIL_HOST_USER": unquote(parts.username or ""),
+        "EMAIL_HOST_PASSWORD": unquote(parts.password or ""),
+        "EMAIL_USE_TLS": parts.scheme == "smtp",
+        "EMAIL_USE_SSL": parts.scheme == "smtps",
+    }
 
 
 def database_url(value: str) -> str:

@@ -66,10 +66,24 @@ SETTINGS: tuple[Setting, ...] = (
         "Origins whose forms are accepted behind a proxy, such as `https://loraplex.example.org`.",
     ),
     Setting(
+        "LORAPLEX_TRUSTED_PROXIES",
+        parse.networks,
+        (),
+        "Networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, separated by commas; clients' "
+        "addresses restrict keys and stand in the audit log. Default: this machine's own, `127.0.0.1`.",
+    ),
+    Setting(
         "LORAPLEX_HTTPS",
         parse.flag,
         False,
         "True behind a proxy that speaks HTTPS and sets X-Forwarded-Proto: secure cookies and HSTS.",
+    ),
+    Setting(
+        "LORAPLEX_PUBLIC_URL",
+        parse.origin,
+        None,
+        "Where browsers reach the gateway, such as `https://loraplex.example.org`: links in invitations begin with it. "
+        "Default: `http://127.0.0.1` and the port.",
     ),
     Setting("LORAPLEX_DEBUG", parse.flag, False, "Django's debug pages. Never where a tenant can reach them."),
     Setting(
@@ -104,12 +118,98 @@ SETTINGS: tuple[Setting, ...] = (
         "The public half, which workers hold. Default: `keys/grant.pub.pem`.",
     ),
     Setting(
+        "LORAPLEX_OIDC_ISSUER",
+        parse.issuer,
+        None,
+        "OpenID Connect provider at which people may sign in, such as `https://login.example.org`; exactly as it calls "
+        "itself. Its redirect address is `/accounts/oidc/callback`. Default: passwords only.",
+    ),
+    Setting("LORAPLEX_OIDC_CLIENT_ID", parse.text, None, "What the provider calls this installation."),
+    Setting(
+        "LORAPLEX_OIDC_CLIENT_SECRET_FILE",
+        parse.path,
+        None,
+        "File with the secret that the provider gave out. Default: a public client, which PKCE alone protects.",
+    ),
+    Setting("LORAPLEX_OIDC_NAME", parse.text, "single sign-on", "What the sign-in page calls the provider."),
+    Setting(
+        "LORAPLEX_OIDC_DOMAINS",
+        parse.names,
+        (),
+        "Domains of e-mail addresses that the provider may speak for, separated by commas. Default: all.",
+    ),
+    Setting(
+        "LORAPLEX_EMAIL_URL",
+        parse.email_url,
+        None,
+        "Mail server, `smtp://user:password@host:587` (STARTTLS), `smtps://…:465`, or `smtp+plain://…:25` without "
+        "encryption. Default: no mail; whoever invites passes the link on.",
+    ),
+    Setting("LORAPLEX_EMAIL_FROM", parse.text, "loraplex@localhost", "Sender of mail."),
+    Setting("LORAPLEX_CURRENCY", parse.text, "USD", "What prices and bills are in; shown in the console only."),
+    Setting(
+        "LORAPLEX_ACTIVATION_GATE",
+        parse.flag,
+        True,
+        "Whether a worker tries a new adapter version before it may answer. False: right files are enough.",
+    ),
+    Setting(
         "LORAPLEX_MAX_BODY_BYTES", parse.whole(1024, 1 << 30), 4 << 20, "Largest request body the gateway reads, bytes."
+    ),
+    Setting(
+        "LORAPLEX_WEBHOOK_HTTP",
+        parse.flag,
+        False,
+        "True: tenants' webhooks may be `http://` addresses, not only `https://`.",
+    ),
+    Setting(
+        "LORAPLEX_WEBHOOK_NETWORKS",
+        parse.networks,
+        (),
+        "Networks that webhooks may reach although they are not public, such as `10.1.0.0/16,fd12::/64`.",
+    ),
+    Setting(
+        "LORAPLEX_RESUME_SECONDS",
+        parse.whole(0, 600),
+        30,
+        "How long a WebSocket's session waits for its client after a lost connection. 0: no sessions.",
+    ),
+    Setting(
+        "LORAPLEX_RESUME_BYTES",
+        parse.whole(65_536, 1 << 28),
+        1 << 20,
+        "Frames that a session keeps until its client acknowledged them, bytes; half of it while connected.",
+    ),
+    Setting(
+        "LORAPLEX_RESUME_TENANT_BYTES",
+        parse.whole(65_536, 1 << 34),
+        32 << 20,
+        "As many for all sessions of a tenant in one gateway process.",
     ),
     Setting(
         "LORAPLEX_GATEWAY_PROCESSES", parse.whole(1, 256), 1, "Gateway processes that `up` starts, sharing one port."
     ),
-    Setting("LORAPLEX_CELERY_PROCESSES", parse.whole(1, 256), 1, "Celery processes that `up` starts."),
+    Setting(
+        "LORAPLEX_CELERY_PROCESSES",
+        parse.whole(1, 256),
+        1,
+        "Celery tasks at once, of the reaper and all short ones, in what `up` starts; of adapters' checks and trials "
+        "too, but at least two. Webhooks, batches and the books have one process each beside them.",
+    ),
+    Setting(
+        "LORAPLEX_BATCH_CONCURRENCY",
+        parse.whole(1, 1024),
+        8,
+        "Lines of batches that run at once, over all batches of one Celery process for them.",
+    ),
+    Setting("LORAPLEX_MAX_FILE_BYTES", parse.whole(1024, 200 << 20), 200 << 20, "Largest file of `/v1/files`, bytes."),
+    Setting("LORAPLEX_MAX_FILES", parse.whole(1, 1 << 20), 1000, "Files that a tenant may have."),
+    Setting(
+        "LORAPLEX_MAX_FILES_BYTES",
+        parse.whole(1024, 1 << 50),
+        10 << 30,
+        "Bytes that a tenant's files may have together; what a batch writes counts, but is never refused.",
+    ),
     Setting(
         "LORAPLEX_BASE_MODEL",
         parse.text,
@@ -127,7 +227,7 @@ SETTINGS: tuple[Setting, ...] = (
         "LORAPLEX_WORKER_MAX_MODEL_LEN",
         parse.whole(16, 1 << 22),
         None,
-        "Longest sequence the worker takes, tokens. Default: the model's context.",
+        "Longest sequence the worker takes, tokens. Default: what the model and the KV pool hold.",
     ),
     Setting(
         "LORAPLEX_WORKER_OPTIONS",

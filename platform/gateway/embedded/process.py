@@ -56,11 +56,11 @@ def stop(process: subprocess.Popen[bytes], first: signal.Signals = signal.SIGTER
     process.wait()
 
 
-def last_lines(log: Path, count: int = 12, limit: int = 16_384) -> str:
-    """The end of a log, for the sentence that says a process did not start."""
+def last_lines(log: Path, count: int = 12, limit: int = 16_384, *, since: int = 0) -> str:
+    """The end of a log, for the sentence that says a process did not start. :param since: byte at which it began."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - limit))
+            file.seek(max(since, log.stat().st_size - limit))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-count:])
     except OSError:
         return ""

@@ -7,18 +7,20 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from tenants import intake
-from tenants.management.command import JsonCommand, find_base_model, find_tenant
-from tenants.models import AdapterVersion
+from tenants.management.adapter_name import adapter_name, add_adapter_name
+from tenants.management.command import JsonCommand, find_base_model
+from tenants.models import Activation, AdapterVersion
 
 
 class Command(JsonCommand):
-    help = "Take in a PEFT LoRA adapter for a tenant: copy it, have it checked, and serve it as <tenant>/<name>."
-    example = "manage.py add_adapter --tenant acme --name pirate --path examples/adapters/pirate"
+    help = (
+        "Take in a PEFT LoRA adapter for a tenant: copy it, have it checked and tried, and serve it as <tenant>/<name>."
+    )
+    example = "manage.py add_adapter acme/pirate --path examples/adapters/pirate"
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--tenant", required=True, help="the tenant's short name")
-        parser.add_argument("--name", required=True, help="lower-case letters, digits, dots, underscores, hyphens")
+        add_adapter_name(parser)
         parser.add_argument(
             "--path", required=True, type=Path, help="directory with adapter_config.json and adapter_model.safetensors"
         )
@@ -29,9 +31,10 @@ class Command(JsonCommand):
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         if not options["path"].is_dir():
             raise CommandError(f"--path {options['path']} is no directory that can be read.")
+        tenant, name = adapter_name(options)
         version = intake.receive(
-            tenant=find_tenant(options["tenant"]),
-            name=options["name"],
+            tenant=tenant,
+            name=name,
             source=options["path"],
             base_model=find_base_model(options["model"]) if options["model"] else None,
         )
@@ -48,18 +51,30 @@ class Command(JsonCommand):
             "num_bytes": version.num_bytes,
             "max_rank": version.spec.get("max_rank"),
             "targets": len(version.spec.get("targets", ())),
+            "trial": _trial(version),
         }
 
     def describe(self, result: dict[str, Any]) -> str:
         what = f"{result['adapter']} v{result['version']}"
         if result["state"] == AdapterVersion.State.PENDING:
             return f"{what} waits for its check."
+        if result["state"] == AdapterVersion.State.CHECKED:
+            return f"{what} is checked and waits for a worker to try it: {result['trial'] or 'none has yet'}"
         return f"{what} is ready: {result['targets']} modules, rank ≤ {result['max_rank']}, digest {result['digest']}."
 
 
+def _trial(version: AdapterVersion) -> str | None:
+    """What its trial found, or waits for."""
+    found = Activation.objects.filter(tenant=version.adapter.tenant, version=version).first()
+    return None if found is None else found.report.get("message")
+
+
 def _wait(version: AdapterVersion, timeout: float) -> None:
+    """Until it is ready, rejected, or no worker can try it now."""
     deadline = time.monotonic() + timeout
-    while version.state == AdapterVersion.State.PENDING:
+    while version.state in {AdapterVersion.State.PENDING, AdapterVersion.State.CHECKED}:
+        if version.state == AdapterVersion.State.CHECKED and _trial(version) is not None:
+            return
         if time.monotonic() > deadline:
             raise CommandError(f"{version} was not checked within {timeout:g} s; is a Celery worker running?")
         time.sleep(0.1)

@@ -27,10 +27,7 @@ class Command(JsonCommand):
         bound = bounds.bound(options)
         changes = bounds.given_limits(options, _NAMES)
         if changes:
-            for name, value in changes.items():
-                setattr(bound.row, name, value)
-            bounds.check_budgets(bound.row, changes)
-            bound.row.save(update_fields=list(changes))
+            bounds.change(bound, changes)
         rows = {row["subject"]: row for row in standing(bound.tenant, bound.member, bound.key)}
         row = rows.get(bound.subject, {"limits": {}, "month_cost": 0, "held_cost": 0})
         hard, soft = (row["limits"].get(name, {}).get("limit") for name in ("budget_hard", "budget_soft"))

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.management.base import CommandParser
-from django.db import transaction
 
-from tenants.errors import NotConfigured
+from tenants import provisioning
+from tenants.actors import of_command
 from tenants.management.command import JsonCommand, add_subject, find_plan, subject
-from tenants.models import BaseModel, ModelAllowance, Plan, Tenant
+from tenants.models import Plan
 
 
 class Command(JsonCommand):
     help = "Create a tenant, and allow it the default base model (the one registered first)."
     example = "manage.py create_tenant acme --display-name 'Acme Ltd'"
+    called: ClassVar = {"slug": "name", "display_name": "--display-name"}
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -23,20 +24,19 @@ class Command(JsonCommand):
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         slug = subject(options, "name")
-        if Tenant.objects.filter(slug=slug).exists():
-            raise NotConfigured(f"There is a tenant {slug!r} already.")
-        with transaction.atomic():
-            tenant = Tenant(slug=slug, display_name=options["display_name"] or slug, plan=find_plan(options["plan"]))
-            tenant.full_clean()
-            tenant.save()
-            default = None if options["no_models"] else BaseModel.objects.filter(state="active").order_by("pk").first()
-            if default is not None:
-                ModelAllowance.objects.create(tenant=tenant, base_model=default)
+        tenant = provisioning.create(
+            of_command(),
+            slug,
+            display_name=options["display_name"],
+            plan=find_plan(options["plan"]),
+            base_models=() if options["no_models"] else None,
+        )
+        allowed = tenant.model_allowances.values_list("base_model__name", flat=True)
         return {
             "tenant": tenant.slug,
             "id": str(tenant.pk),
             "plan": tenant.plan.name,
-            "models": [default.name] if default else [],
+            "models": list(allowed),
             "limits": tenant.effective_limits(),
         }
 

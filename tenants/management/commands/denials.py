@@ -7,6 +7,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from tenants.counted import counted
 from tenants.management.command import JsonCommand, add_subject, find_tenant, subject
 from tenants.models import Denial
 
@@ -44,7 +45,7 @@ class Command(JsonCommand):
         return {"tenant": tenant.slug, "refused": sum(row["count"] for row in rows), "denials": rows}
 
     def describe(self, result: dict[str, Any]) -> str:
-        lines = [f"{result['refused']} requests of {result['tenant']} were refused."]
+        lines = [f"{counted(result['refused'], 'refusal')} of requests of {result['tenant']}."]
         for row in result["denials"]:
             lines.append(
                 f"{row['count']:>8} × {row['code']} ({row['limit'] or 'no limit'}) by key {row['key']}, last at "

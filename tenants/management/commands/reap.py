@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tenants.counted import counted
 from tenants.management.command import JsonCommand
 from tenants.tasks import reap
 
@@ -14,4 +15,4 @@ class Command(JsonCommand):
         return {"settled": reap()}
 
     def describe(self, result: dict[str, Any]) -> str:
-        return f"Settled {result['settled']} abandoned requests."
+        return f"Settled {counted(result['settled'], 'abandoned request')}."

@@ -5,7 +5,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from tenants.management.command import JsonCommand, find_tenant
+from tenants.actors import of_command
+from tenants.management.command import JsonCommand, add_subject, only_tenant
 from tenants.models import Tenant
 from tenants.reconciliation import reconcile, repair
 
@@ -15,20 +16,20 @@ class Command(JsonCommand):
         "Prove that everything adds up: each account equals the sum of its ledger and holds, each finished request has "
         "exactly one entry, each cost follows from its price, roll-ups equal the ledger. Exit status 1 if not."
     )
-    example = "manage.py reconcile --tenant acme"
+    example = "manage.py reconcile acme"
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--tenant", help="only this tenant")
+        add_subject(parser, "tenant", "only this one; default: everybody")
         parser.add_argument(
             "--repair", action="store_true", help="set accounts to what ledger and running requests say, then look"
         )
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
-        tenant = find_tenant(options["tenant"]) if options["tenant"] else None
+        tenant = only_tenant(options)
         if options["repair"]:
             for each in [tenant] if tenant else Tenant.objects.all():
-                repair(each)
+                repair(of_command(), each)
         found = reconcile(tenant)
         return {"ok": found.ok, **asdict(found)}
 

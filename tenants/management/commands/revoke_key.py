@@ -3,12 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.utils import timezone
 
-from tenants import keys
-from tenants.errors import InvalidKey, NotConfigured
+from tenants import key_ring
+from tenants.callers import caller_of_command
+from tenants.management import ring
 from tenants.management.command import JsonCommand, add_subject, subject
-from tenants.models import ApiKey
 
 
 class Command(JsonCommand):
@@ -20,18 +19,9 @@ class Command(JsonCommand):
         add_subject(parser, "key", "the key's public id (between the underscores), or the whole key")
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
-        text = subject(options, "key")
-        try:
-            public_id = keys.parse(text).public_id
-        except InvalidKey:
-            public_id = text
-        key = ApiKey.objects.unscoped().select_related("tenant").filter(public_id=public_id).first()
-        if key is None:
-            raise NotConfigured("There is no such key.")
-        if key.revoked_at is None:
-            key.revoked_at = timezone.now()
-            key.save(update_fields=["revoked_at"])
-        return {"tenant": key.tenant.slug, "public_id": key.public_id, "revoked_at": key.revoked_at.isoformat()}
+        key = ring.find_any_key(subject(options, "key"))
+        key_ring.revoke(caller_of_command(key.tenant), key)
+        return ring.described_again(key)
 
     def describe(self, result: dict[str, Any]) -> str:
         return f"Key {result['public_id']} of {result['tenant']} is revoked since {result['revoked_at']}."

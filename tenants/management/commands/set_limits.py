@@ -3,10 +3,16 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import transaction
 
+from tenants import adapter_quotas, key_ring, provisioning
+from tenants.actors import of_command
+from tenants.callers import caller_of_command
+from tenants.errors import Invalid
 from tenants.management import bounds
 from tenants.management.command import JsonCommand, find_plan
 from tenants.models import Limits, Tenant
+from tenants.restrictions import names_of, restrict
 
 
 class Command(JsonCommand):
@@ -25,23 +31,22 @@ class Command(JsonCommand):
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         bound = bounds.bound(options)
         row = bound.row
-        changes: dict[str, Any] = bounds.given_limits(options)
-        fields = list(changes)
-        for name, value in changes.items():
-            setattr(row, name, value)
-        if options["plan"]:
-            if not isinstance(row, Tenant):
-                raise CommandError("--plan is for whole tenants.")
-            row.plan = find_plan(options["plan"])
-            fields.append("plan")
-        if options["models"] is not None:
-            if isinstance(row, Tenant):
-                raise CommandError("--models is for keys and members; for tenants there is allow_model.")
-            fields += bounds.restrict(row, bound.tenant, options["models"])
-        if not fields:
+        changes = bounds.given_limits(options)
+        if not changes and not options["plan"] and options["models"] is None:
             raise CommandError(f"Say at least one of {bounds.flags(Limits.NAMES)}, --plan, --models.")
-        bounds.check_budgets(row, fields)
-        row.save(update_fields=fields)
+        with transaction.atomic():
+            if isinstance(row, Tenant):
+                if options["models"] is not None:
+                    raise CommandError("--models is for keys and members; for tenants there is allow_model.")
+                plan = find_plan(options["plan"]) if options["plan"] else None
+                provisioning.change(of_command(), row, plan=plan, limits=changes)
+            else:
+                if options["plan"]:
+                    raise CommandError("--plan is for whole tenants.")
+                if changes:
+                    bounds.change(bound, changes)
+                if options["models"] is not None:
+                    _restrict(bound, options["models"])
         own = row.own_limits()
         limits = row.effective_limits() if isinstance(row, Tenant) else own
         return {
@@ -51,13 +56,29 @@ class Command(JsonCommand):
             "plan": bound.tenant.plan.name,
             "limits": limits,
             "own": own,
-            "only_models": None if isinstance(row, Tenant) else bounds.restriction(row),
+            "adapter_quotas": adapter_quotas.limits(row) if isinstance(row, Tenant) else None,
+            "only_models": None if isinstance(row, Tenant) else names_of(row),
         }
 
     def describe(self, result: dict[str, Any]) -> str:
         elsewhere = "plan" if result["subject"] == "tenant" else "the tenant's hold"
         head = f"{result['name']}, on plan {result['plan']}:"
         lines = [head, *bounds.describe_limits(result["limits"], result["own"], elsewhere)]
+        for name, value in (result["adapter_quotas"] or {}).items():
+            lines.append(f"  {name:<20} {'unlimited' if value is None else value} (show_limits: how much is used)")
         if result["only_models"] is not None:
             lines.append(f"  only these models: {', '.join(result['only_models']) or 'none'}")
         return "\n".join(lines)
+
+
+def _restrict(bound: bounds.Bound, text: str) -> None:
+    names = None if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
+    if names is not None and not names:
+        raise CommandError("--models names no model; say all to lift the restriction.")
+    try:
+        if bound.key is not None:
+            key_ring.change(caller_of_command(bound.tenant), bound.key, models=names)
+        elif bound.member is not None:
+            restrict(of_command(), bound.member, names)
+    except Invalid as error:
+        raise CommandError(f"{error} To lift the restriction say --models all.") from None

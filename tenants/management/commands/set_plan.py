@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
+from tenants import plans
+from tenants.actors import of_command
+from tenants.counted import counted
+from tenants.limits import names_for
 from tenants.management import bounds
 from tenants.management.command import JsonCommand, add_subject, subject
 from tenants.models import Plan
@@ -21,19 +24,16 @@ class Command(JsonCommand):
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         name = subject(options, "plan")
+        changes = bounds.given_limits(options)
         plan = Plan.objects.filter(name=name).first()
         created = plan is None
-        plan = plan or Plan(name=name)
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", name):
-            raise CommandError(f"A plan's name has 1 to 63 letters, digits, hyphens and underscores, unlike {name!r}.")
-        changes = bounds.given_limits(options)
-        for limit, value in changes.items():
-            setattr(plan, limit, value)
-        bounds.check_budgets(plan, changes)
-        plan.full_clean()
-        plan.save()
-        return {"plan": name, "created": created, "limits": plan.own_limits(), "tenants": plan.tenants.count()}
+        if plan is None:
+            plan = plans.create(of_command(), name, changes)
+        else:
+            plans.change(of_command(), plan, changes)
+        limits = {limit: getattr(plan, limit) for limit in names_for(Plan)}
+        return {"plan": name, "created": created, "limits": limits, "tenants": plan.tenants.count()}
 
     def describe(self, result: dict[str, Any]) -> str:
-        head = f"Plan {result['plan']}, of {result['tenants']} tenants:"
+        head = f"Plan {result['plan']}, of {counted(result['tenants'], 'tenant')}:"
         return "\n".join([head, *bounds.describe_limits(result["limits"], result["limits"], "none")])

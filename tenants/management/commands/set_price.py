@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from tenants import pricing
+from tenants.actors import of_command
 from tenants.management.command import JsonCommand, add_subject, find_base_model, find_plan, subject
-from tenants.models import Price
 
 
 class Command(JsonCommand):
@@ -28,26 +28,14 @@ class Command(JsonCommand):
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         model = find_base_model(subject(options, "model"))
-        now = timezone.now()
-        valid_from = now
-        if options["valid_from"]:
-            parsed = _time(options["valid_from"])
-            if parsed < now:
-                raise CommandError("--from lies in the past: requests admitted since then have their price.")
-            valid_from = parsed
-        cached = options["input"] if options["cached_input"] is None else options["cached_input"]
-        for flag, value in (("--input", options["input"]), ("--cached-input", cached), ("--output", options["output"])):
-            if not 0 <= value < 2**31:
-                raise CommandError(f"{flag} has to be between 0 and {2**31 - 1}.")
-        if cached > options["input"]:
-            raise CommandError("--cached-input cannot be more than --input.")
-        price = Price.objects.create(
-            base_model=model,
-            plan=find_plan(options["plan"]) if options["plan"] else None,
+        price = pricing.set_price(
+            of_command(),
+            model,
             input=options["input"],
-            cached_input=cached,
+            cached_input=options["cached_input"],
             output=options["output"],
-            valid_from=valid_from,
+            plan=find_plan(options["plan"]) if options["plan"] else None,
+            valid_from=_time(options["valid_from"]) if options["valid_from"] else None,
         )
         return {
             "model": model.name,

@@ -50,7 +50,7 @@ class Command(JsonCommand):
                 group.pop(f"{adapter}__name"),
             )
             models.append({"model": f"{owner}/{name}" if name else base, "base_model": base, **group})
-        running = tenant.requests.filter(state="running", lease_expires_at__gt=timezone.now()).count()
+        running = tenant.requests.running().count()
         return {"tenant": tenant.slug, **entries.aggregate(**_TOTALS), "running": running, "models": models}
 
     def describe(self, result: dict[str, Any]) -> str:

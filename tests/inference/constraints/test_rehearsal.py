@@ -11,10 +11,11 @@ import pytest
 from llguidance import LLMatcher
 
 from inference.constraints.checker import TOO_COMPLEX, WALL_SECONDS, Checker
-from inference.constraints.grammar import MAX_SOURCE, grammar_of
+from inference.constraints.grammar import grammar_of
 from inference.constraints.matcher import refusal
 from inference.constraints.vocabulary import Vocabulary
 from inference.protocol import Constraint
+from inference.response_format import MAX_SOURCE
 
 FINE = Constraint("regex", "[a-z]+")
 

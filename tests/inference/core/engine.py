@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.core.batch import Batch, Progress
+from inference.core.flight import Flight
 from inference.core.limits import Limits
 from inference.core.prefix_cache import PrefixCache
 from inference.core.residency import Residency
@@ -72,6 +73,7 @@ class Engine:
             eos_token_ids=self.runner.eos_token_ids,
             clock=lambda: self.now,
         )
+        self.flight = Flight(self.runner, self.scheduler.foresee)
         self.done: dict[str, Progress] = {}
         self.outputs: dict[str, list[int]] = {}
         self.scores: dict[str, list[TokenLogprob]] = {}
@@ -91,6 +93,7 @@ class Engine:
         return sequence
 
     def step(self) -> int:
+        """The number of rows computed; something above 0 as well while a step is on its way."""
         self.now += 0.01
         progress = [
             p for settled in self.residency.poll(self.now, self.scheduler.turn) for p in self.scheduler.settle(settled)
@@ -104,11 +107,12 @@ class Engine:
                 for sequence, row in zip(batch.sequences, batch.rows, strict=True)
             ]
         )
-        results = self.runner.run(batch.rows) if batch.rows else []
-        progress += self.scheduler.postprocess(batch, results)
+        computing = len(batch.rows) or bool(self.flight)
+        for ended, results in self.flight.advance(batch):
+            progress += self.scheduler.postprocess(ended, results)
         for gained in progress:
             self._note(gained)
-        return len(batch.rows)
+        return computing
 
     def _note(self, gained: Progress) -> None:
         name = gained.sequence.request_id
@@ -146,7 +150,7 @@ class Engine:
 
     def drain(self, limit: int = 10_000) -> None:
         for _ in range(limit):
-            if not self.scheduler.live:
+            if not self.scheduler.live and not self.flight:
                 break
             while self.executor.jobs:
                 self.executor.finish()

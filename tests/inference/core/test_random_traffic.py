@@ -34,11 +34,15 @@ class Asked:
 class Traffic:
     """One seed's engine and whatever is thrown at it."""
 
-    def __init__(self, seed: int, *, guesses: int | None = None) -> None:
+    def __init__(self, seed: int, *, guesses: int | None = None, ahead: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         self.runner = FakeRunner(
-            num_blocks=rng.choice([16, 24, 64]), num_slots=rng.choice([1, 2, 4]), memory=rng.choice([None, 1, 2])
+            num_blocks=rng.choice([16, 24, 64]),
+            num_slots=rng.choice([1, 2, 4]),
+            memory=rng.choice([None, 1, 2]),
+            ahead=ahead,
         )
+        self.ahead = 0
         # The longest request needs 15 blocks: 29 + 8 prompt tokens and 23 generated ones, less the last.
         rules = ShareRules(
             rng.choice([0, self.runner.num_blocks - 15]), rng.choice([None, 6]), idle_seconds=rng.choice([1.0, 600.0])
@@ -70,6 +74,8 @@ class Traffic:
             tuple(rng.sample(range(50), rng.choice([0, 0, 3]))),
         )
         params: dict[str, Any] = {"stop_token_ids": one.stops, "logprobs": rng.choice([None, 0])}
+        if rng.random() < 0.02:
+            params["presence_penalty"] = 1.0
         if one.scored:
             params["prompt_logprobs"] = 0
         tenant = rng.choice("abc")
@@ -107,6 +113,7 @@ class Traffic:
         if engine.executor.jobs and rng.random() < 0.3:
             engine.executor.finish(rng.randrange(len(engine.executor.jobs)))
         engine.step()
+        self.ahead += bool(engine.flight)
         if number % 50 == 0:
             engine.scheduler.cache.check()
 
@@ -136,15 +143,18 @@ class Traffic:
                 assert engine.scores.get(name) == expected
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("seed", range(16))
-def test_random_traffic_is_exact_and_leaks_nothing(seed: int) -> None:
-    traffic = Traffic(seed)
+def test_random_traffic_is_exact_and_leaks_nothing(seed: int, ahead: bool) -> None:
+    traffic = Traffic(seed, ahead=ahead)
     for number in range(2_500):
         traffic.step(number)
     traffic.engine.drain()
     assert len(traffic.asked) > 500
     traffic.check()
     scheduler = traffic.engine.scheduler
+    if not scheduler.limits.speculate_tokens:
+        assert bool(traffic.ahead) == ahead
     assert scheduler.cache.hits > 0
     if traffic.runner.num_blocks == 16:
         assert scheduler.preemptions > 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from inference.core.host_tier import MAX_PREFETCHES, HostTier
-from inference.errors import AdapterNotFound
+from inference.errors import AdapterNotFound, Overloaded
 from tests.inference.core.engine import Engine, LateExecutor
 from tests.inference.core.fake_runner import FakeRunner
 from tests.inference.core.simulation import STEP_SECONDS, TOKEN_SECONDS, Arrival, Clocked, TimedRunner, quantile
@@ -64,6 +64,18 @@ def test_a_load_costs_the_running_at_most_its_own_time_in_one_step() -> None:
     assert max(steady.gaps) <= bound + 1e-9
 
 
+def test_a_load_and_the_prompt_that_waited_for_it_are_not_one_gap() -> None:
+    runner = TimedRunner(num_blocks=64, block_size=16, num_slots=8, max_model_len=512, eos=None)
+    engine = Clocked(runner, load_seconds=0.02, max_running=16, token_budget=512)
+    arrivals = [Arrival(0.0, "a", [1], 60), Arrival(0.5, "b", [2] * 100, 2, adapter="cold")]
+    steady, cold = engine.play(arrivals)
+    assert engine.loads == 1
+    prompt_step = STEP_SECONDS + TOKEN_SECONDS * (1 + 100)
+    assert max(steady.gaps) == pytest.approx(prompt_step), "the prompt's, without the load"
+    assert sum(gap == pytest.approx(STEP_SECONDS + TOKEN_SECONDS + 0.02) for gap in steady.gaps) == 1, "the load's"
+    assert cold.first is not None
+
+
 def test_a_tenant_with_many_cold_adapters_does_not_hold_up_anothers() -> None:
     engine = Engine(FakeRunner(num_slots=1, eos=None), max_running=8)
     for number in range(20):
@@ -77,6 +89,61 @@ def test_a_tenant_with_many_cold_adapters_does_not_hold_up_anothers() -> None:
         engine.step()
     assert len(engine.done) <= 4
     engine.drain()
+
+
+class SmallDevice(FakeRunner):
+    """Of slots it has more than memory. :param room: adapters that it holds."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(num_slots=4, eos=None)
+        self.room = room
+
+    def load_adapter(self, slot: int, adapter: object) -> None:
+        super().load_adapter(slot, adapter)  # as much of it as there was memory for
+        if len(self.slots) > self.room:
+            raise Overloaded("The device has no memory for this adapter")
+
+
+def serve(engine: Engine, *names: str) -> None:
+    while not all(name in engine.done for name in names):
+        while engine.executor.jobs:
+            engine.executor.finish()
+        engine.step()
+
+
+def test_where_memory_ends_before_slots_do_who_is_not_used_leaves_it() -> None:
+    runner = SmallDevice(2)
+    engine = Engine(runner)
+    for number in (0, 1, 0, 2, 0, 3, 1):
+        name = f"request {len(engine.done)}"
+        engine.add(name, [1], 2, adapter=str(number))
+        serve(engine, name)
+        assert engine.done[name].error is None
+    assert sorted(runner.slots.values()) == ["1", "3"]
+    assert engine.residency.evictions == 3
+    engine.drain()
+    engine.scheduler.check_idle()
+
+
+def test_a_device_full_of_adapters_in_use_refuses_one_more_and_nothing_else() -> None:
+    runner = SmallDevice(1)
+    engine = Engine(runner)
+    engine.add("long", [1], 30, adapter="0")
+    for _ in range(4):
+        if engine.executor.jobs:
+            engine.executor.finish()
+        engine.step()
+    engine.add("refused", [1], 2, adapter="1")
+    serve(engine, "refused")
+    assert isinstance(engine.done["refused"].error, Overloaded)
+    assert list(runner.slots.values()) == ["0"]
+    serve(engine, "long")
+    assert engine.done["long"].finish == "length"
+    engine.add("again", [1], 2, adapter="1")
+    serve(engine, "again")
+    assert engine.done["again"].error is None
+    engine.drain()
+    engine.scheduler.check_idle()
 
 
 def tier(capacity: int, read: Any = None) -> tuple[HostTier, LateExecutor]:

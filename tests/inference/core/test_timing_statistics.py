@@ -75,6 +75,7 @@ def measure(worker: Worker, rng: random.Random, victim: str) -> tuple[float, flo
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_time_to_the_first_token_tells_nothing(tiny_model_dir: Path) -> None:
     rng, worker = random.Random(1), Worker(tiny_model_dir)
     for _ in range(20):  # the first steps are slower

@@ -113,6 +113,39 @@ async def test_a_stream_has_ids_text_and_usage(shared: WorkerProcess, session: a
     assert deltas[-2].finish_reason == "length"
 
 
+async def test_it_says_where_the_time_went(shared: WorkerProcess, session: aiohttp.ClientSession) -> None:
+    """Streamed with the first token and the usage, and in whole answers; of several choices the whole request's."""
+    began = time.monotonic()
+    deltas = await collect(WorkerClient(shared.url, session), shared.signer.token(), max_tokens=20)
+    took = (time.monotonic() - began) * 1000
+    assert [delta.timings is None for delta in deltas] == [False] + [True] * (len(deltas) - 2) + [False]
+    first, timings = deltas[0].timings, deltas[-1].timings
+    assert first is not None
+    assert timings is not None
+    assert (first.queue_ms, first.prefill_ms, first.decode_ms) == (timings.queue_ms, timings.prefill_ms, 0.0)
+    assert timings.decode_ms > 0
+    assert timings.queue_ms + timings.prefill_ms + timings.decode_ms <= took
+    body = {"model": "fake", "prompt": PROMPT, "max_tokens": 5, "n": 2}
+    status, whole = await post(session, f"{shared.url}/v1/completions", body, shared.signer.token())
+    assert status == 200
+    assert whole["loraplex"].keys() == {"queue_ms", "prefill_ms", "decode_ms"}
+    assert all(value >= 0 for value in whole["loraplex"].values())
+
+
+async def test_only_the_first_event_says_what_was_cached(shared: WorkerProcess, session: aiohttp.ClientSession) -> None:
+    """Of several choices too; and nothing is said to who did not ask for the usage."""
+    client = WorkerClient(shared.url, session)
+    for count in (1, 3):
+        deltas = await collect(client, shared.signer.token(), max_tokens=6, n=count)
+        assert deltas[0].cached_tokens == 0
+        assert all(delta.cached_tokens is None for delta in deltas[1:])
+        assert all(delta.timings is None for delta in deltas[1:-1])
+    body = {"model": "fake", "prompt": PROMPT, "max_tokens": 6, "stream": True}
+    status, text = await post(session, f"{shared.url}/v1/completions", body, shared.signer.token())
+    assert status == 200
+    assert '"loraplex"' not in text
+
+
 async def test_whole_and_streamed_answers_agree(shared: WorkerProcess, session: aiohttp.ClientSession) -> None:
     url = f"{shared.url}/v1/completions"
     body = {"model": "fake", "prompt": PROMPT, "max_tokens": 30, "return_token_ids": True}
@@ -187,6 +220,7 @@ async def test_the_cache_is_the_grants_namespace(shared: WorkerProcess, session:
     async def cached(namespace: str) -> int:
         deltas = await collect(client, shared.signer.token(namespace=namespace), prompt=prompt, max_tokens=1)
         assert deltas[-1].usage is not None
+        assert [delta.cached_tokens for delta in deltas] == [deltas[-1].usage.cached_tokens, None]
         return deltas[-1].usage.cached_tokens
 
     assert await cached("one") == 0
@@ -211,6 +245,13 @@ async def test_adapters_load_on_demand_and_by_hand(
     with pytest.raises(AdapterNotFound):
         await client.unload_adapter(one, operator)
     await client.load_adapter(one, str(store_path(shared.store, one)), operator)
+    await client.unload_adapter(one, operator)
+    await client.load_adapter(one, None, operator)
+    assert one in {model["id"] for model in await client.models(operator)}
+    with pytest.raises(AdapterNotFound):
+        await client.load_adapter("0" * 64, None, operator)
+    with pytest.raises(InvalidRequest, match="lora_path is missing"):
+        await client.load_adapter("../x", None, operator)
 
 
 async def test_loading_stays_inside_the_store(

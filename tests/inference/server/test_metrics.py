@@ -88,7 +88,7 @@ async def test_names_and_types_are_vllms(start: Start, session: aiohttp.ClientSe
 
 
 async def test_one_request_is_counted_once_everywhere(start: Start, session: aiohttp.ClientSession) -> None:
-    worker = start("--step-seconds", "0.02")
+    worker = start("--step-seconds", "0.1")  # so that two tokens never come at once
     await generate(worker, session, 10, tenant="one")
     found = await families(worker, session)
     for name in HISTOGRAMS:

@@ -1,29 +1,25 @@
-/** The API as the page uses it: models over HTTP, conversations over one WebSocket opened with a ticket. */
+/** Conversations over one WebSocket, opened with a ticket. */
 
-export class ApiProblem extends Error {
-  /** @param {{message: string, code: ?string}} error an OpenAI-shaped error */
-  constructor(error) {
-    super(error.message);
-    this.code = error.code;
-  }
-}
+import { ApiProblem } from "./access.js";
 
 const CLOSED = { message: "The connection was closed.", code: "closed" };
-const REASONS = { 4401: { message: "The API key is no longer valid.", code: "invalid_api_key" } };
+const NOT_OPENED = { message: "The connection could not be opened.", code: "closed" };
+const REASONS = {
+  1001: { message: "The server is restarting.", code: "closed" },
+  4401: { message: "The key is no longer valid.", code: "invalid_api_key" },
+  4408: { message: "This page read too slowly, and the connection was closed.", code: "closed" },
+};
 
 export class Client {
-  #key;
+  #access;
   #socket = null;
+  #opening = null;
   #running = new Map();
   #count = 0;
 
-  /** @param {string} key the API key; it stays in this object. */
-  constructor(key) {
-    this.#key = key;
-  }
-
-  async models() {
-    return (await this.#call("GET", "/v1/models")).data;
+  /** @param {{ticket: function(): Promise<object>}} access */
+  constructor(access) {
+    this.#access = access;
   }
 
   /**
@@ -36,67 +32,70 @@ export class Client {
   stream(body, on) {
     const id = String(++this.#count);
     let cancelled = false;
-    this.#running.set(id, on);
+    const running = { on, socket: null };
+    this.#running.set(id, running);
     this.#open().then(
       (socket) => {
-        if (cancelled) this.#end(id, (ended) => ended.done(true));
-        else socket.send(JSON.stringify({ type: "request", id, body }));
+        if (cancelled) return this.#end(id, (ended) => ended.done(true));
+        running.socket = socket;
+        socket.send(JSON.stringify({ type: "request", id, body }));
       },
       (error) => this.#end(id, (ended) => ended.error(error)),
     );
     return () => {
       cancelled = true;
-      if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify({ type: "cancel", id }));
+      if (running.socket?.readyState === WebSocket.OPEN) running.socket.send(JSON.stringify({ type: "cancel", id }));
     };
   }
 
   close() {
     this.#socket?.close();
-    this.#key = "";
   }
 
-  async #call(method, path) {
-    let answer;
-    try {
-      answer = await fetch(path, { method, headers: { Authorization: `Bearer ${this.#key}` } });
-    } catch {
-      throw new ApiProblem({ message: "The server cannot be reached.", code: "unreachable" });
-    }
-    const body = await answer.json();
-    if (!answer.ok) throw new ApiProblem(body.error);
-    return body;
+  /** The open socket, or one that is opened for everybody who waits. */
+  #open() {
+    if (this.#socket?.readyState === WebSocket.OPEN) return Promise.resolve(this.#socket);
+    this.#opening ??= this.#connect().finally(() => {
+      this.#opening = null;
+    });
+    return this.#opening;
   }
 
-  async #open() {
-    if (this.#socket?.readyState === WebSocket.OPEN) return this.#socket;
-    const { ticket, protocol, url } = await this.#call("POST", "/api/ws-tickets");
+  async #connect() {
+    const { ticket, protocol, url } = await this.#access.ticket();
     const address = new URL(url, location.href);
     address.protocol = address.protocol.replace("http", "ws");
     const socket = new WebSocket(address, [protocol, `ticket.${ticket}`]);
     await new Promise((resolve, reject) => {
       socket.onopen = resolve;
-      socket.onclose = () => reject(new ApiProblem(CLOSED));
+      socket.onclose = () => reject(new ApiProblem(NOT_OPENED));
     });
     socket.onmessage = (event) => this.#receive(JSON.parse(event.data));
-    socket.onclose = (event) => this.#lost(REASONS[event.code] ?? CLOSED);
+    socket.onclose = (event) => this.#lost(socket, REASONS[event.code] ?? CLOSED);
     this.#socket = socket;
     return socket;
   }
 
   #receive(frame) {
-    if (frame.type === "chunk") this.#running.get(frame.id)?.chunk(frame.data);
+    if (frame.type === "chunk") this.#running.get(frame.id)?.on.chunk(frame.data);
     else if (frame.type === "done") this.#end(frame.id, (on) => on.done(frame.cancelled === true));
-    else if (frame.type === "error") this.#end(frame.id, (on) => on.error(new ApiProblem(frame.error)));
+    else if (frame.type === "error") {
+      // What opened it has ended, and it is closed in a moment: what is asked from now on needs another one.
+      if (["invalid_api_key", "signed_out"].includes(frame.error.code)) this.#socket = null;
+      this.#end(frame.id, (on) => on.error(new ApiProblem(frame.error)));
+    }
   }
 
-  #lost(error) {
-    this.#socket = null;
-    for (const id of [...this.#running.keys()]) this.#end(id, (on) => on.error(new ApiProblem(error)));
+  #lost(socket, error) {
+    if (this.#socket === socket) this.#socket = null;
+    for (const [id, running] of [...this.#running]) {
+      if (running.socket === socket) this.#end(id, (on) => on.error(new ApiProblem(error)));
+    }
   }
 
   #end(id, tell) {
-    const on = this.#running.get(id);
+    const running = this.#running.get(id);
     this.#running.delete(id);
-    if (on) tell(on);
+    if (running) tell(running.on);
   }
 }

@@ -1,97 +1,53 @@
-/** The turns of a conversation, on the page and as messages. All text goes in as text, never as markup. */
+/** The turns of a conversation: each question once, beside one another the answers of the models that were asked. */
 
-function element(name, className, text = "") {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
-
-/** One answer while it comes in, with its figures. */
-class Answer {
-  #turn;
-  #text;
-  #facts;
-  #asked = performance.now();
-  #first = null;
-  #usage = null;
-
-  constructor(log, model) {
-    this.#turn = element("div", "turn assistant running");
-    this.#text = element("div", "text");
-    this.#facts = element("div", "facts");
-    this.#turn.append(element("div", "who", model), this.#text, this.#facts);
-    log.append(this.#turn);
-  }
-
-  get content() {
-    return this.#text.textContent;
-  }
-
-  chunk(data) {
-    this.#usage = data.usage ?? this.#usage;
-    const piece = data.choices[0]?.delta?.content;
-    if (!piece) return;
-    this.#first ??= performance.now();
-    this.#text.append(piece);
-  }
-
-  end(note = "") {
-    this.#turn.classList.remove("running");
-    const facts = [];
-    if (this.#first !== null) facts.push(`first token ${Math.round(this.#first - this.#asked)} ms`);
-    if (this.#usage !== null) {
-      const { prompt_tokens: read, completion_tokens: written, prompt_tokens_details: details } = this.#usage;
-      const seconds = (performance.now() - this.#first) / 1000;
-      if (written > 1 && seconds > 0) facts.push(`${((written - 1) / seconds).toFixed(1)} tokens/s`);
-      const cached = details?.cached_tokens ? ` (${details.cached_tokens} cached)` : "";
-      facts.push(`${read}${cached} + ${written} tokens`);
-    }
-    if (note) facts.push(note);
-    this.#facts.textContent = facts.join(" · ");
-  }
-
-  fail(message) {
-    this.end();
-    const problem = element("div", "problem", message);
-    problem.setAttribute("role", "alert");
-    this.#text.after(problem);
-  }
-}
+import { Answer } from "./answer.js";
+import { element } from "./element.js";
 
 export class Conversation {
   #log;
-  #messages = [];
+  #turns = [];
 
   /** @param {HTMLElement} log where the turns go */
   constructor(log) {
     this.#log = log;
   }
 
-  /** What the next request sends. */
-  get messages() {
-    return [...this.#messages];
-  }
-
-  ask(text) {
-    this.#messages.push({ role: "user", content: text });
-    const turn = element("div", "turn user");
-    turn.append(element("div", "text", text));
+  /**
+   * A question, and the answers that are to come.
+   * @param {string} text the question
+   * @param {string[]} models of each side
+   * @returns {{messages: object[], answer: Answer}[]} for each side what to send, and what takes the answer
+   */
+  ask(text, models) {
+    const turn = element("div", "turn");
+    const asked = element("div", "asked");
+    const answers = element("div", models.length > 1 ? "answers beside" : "answers");
+    asked.append(element("div", "text", text));
+    turn.append(asked, answers);
     this.#log.append(turn);
+    const messages = models.map((_, side) => [...this.messages(side), { role: "user", content: text }]);
+    const made = models.map((model) => new Answer(answers, model));
+    this.#turns.push({ text, answers: made });
+    return made.map((answer, side) => ({ messages: messages[side], answer }));
   }
 
-  answer(model) {
-    return new Answer(this.#log, model);
+  /** What one side has said and heard so far. A question that it did not answer is left out. */
+  messages(side) {
+    return this.#turns
+      .filter(({ answers }) => answers[side]?.content)
+      .flatMap(({ text, answers }) => [
+        { role: "user", content: text },
+        { role: "assistant", content: answers[side].content },
+      ]);
   }
 
-  /** A complete or cancelled answer becomes part of the conversation; without text the question goes too. */
-  keep(answer) {
-    if (answer.content) this.#messages.push({ role: "assistant", content: answer.content });
-    else this.#messages.pop();
+  /** The last question, or nothing. */
+  get last() {
+    return this.#turns.at(-1)?.text ?? "";
   }
 
   clear() {
-    this.#messages = [];
+    this.#turns = [];
     this.#log.replaceChildren();
   }
 }

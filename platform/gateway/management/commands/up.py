@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -11,9 +13,10 @@ from django.db import connections
 from gateway import demo, installation
 from gateway.embedded.errors import ServerFailed
 from gateway.installation import CannotStart
-from gateway.processes import StopRequested, Supervisor
+from gateway.processes import Child, StopRequested, Supervisor
 from inference.errors import InferenceError
 from inference.fetch_model import fetch
+from tenants import links
 
 
 class Command(BaseCommand):
@@ -34,8 +37,8 @@ class Command(BaseCommand):
             installation.check_packages("uvicorn", "celery")
             if not options["no_worker"]:
                 installation.check_packages("torch", "transformers", "safetensors")
-            installation.check_port(settings.HOST, settings.PORT)
-            with installation.only_one():
+            with installation.only_one():  # first: one that runs on this data has the port as well
+                installation.check_port(settings.HOST, settings.PORT)
                 self._run(demo_wanted=options["demo"], with_worker=not options["no_worker"])
         except (CannotStart, ServerFailed, InferenceError) as error:
             raise CommandError(str(error)) from None
@@ -49,6 +52,8 @@ class Command(BaseCommand):
                 supervisor.watch()
             except StopRequested:
                 self._say("\nStopping …")
+            finally:
+                links.forget_address()
         self._say("Stopped.")
 
     def _start(self, supervisor: Supervisor, demo_wanted: bool, with_worker: bool) -> None:
@@ -64,17 +69,15 @@ class Command(BaseCommand):
         installation.check_database()
         installation.migrate()
         model = installation.register_model(model_dir)
+        worker_port = settings.WORKER_PORT or installation.free_port()
+        supervisor.start_together(self._children(model_dir, worker_port if with_worker else None))
         if with_worker:
-            port = settings.WORKER_PORT or installation.free_port()
-            supervisor.start("worker", installation.worker(model_dir, port))
-            url = f"http://{installation.LOOPBACK}:{port}"
+            url = f"http://{installation.LOOPBACK}:{worker_port}"
             installation.quiet("register_worker", "--name", "local", "--url", url, "--model", model)
-        supervisor.start("celery", installation.celery())
-        supervisor.start("beat", installation.beat())
         seeded = demo.seed(model) if demo_wanted else None
         connections.close_all()
-        supervisor.start("gateway", installation.gateway(settings.HOST, settings.PORT))
         base_url = f"http://{installation.reachable(settings.HOST)}:{settings.PORT}"
+        links.remember_address(base_url)
         path = None if seeded is None else demo.write(seeded, base_url)
         if self._json:
             self._event("ready", url=base_url, model=model, demo=None if path is None else str(path))
@@ -82,6 +85,14 @@ class Command(BaseCommand):
             self._say(f"\nloraplex serves at {base_url}; Ctrl-C stops it.")
         else:
             self._say(demo.describe(seeded, base_url, path))
+
+    def _children(self, model_dir: Path, worker_port: int | None) -> Iterator[Child]:
+        if worker_port is not None:
+            yield installation.worker(model_dir, worker_port)
+        yield installation.celery()
+        yield from map(installation.queue, installation.QUEUES)
+        yield installation.beat()
+        yield installation.gateway(settings.HOST, settings.PORT)
 
     def _say(self, line: str) -> None:
         if self._json:

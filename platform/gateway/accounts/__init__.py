@@ -1,0 +1,1 @@
+"""People in browsers: signing in and out, passwords, invitations, an identity provider."""

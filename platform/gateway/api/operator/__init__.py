@@ -1,0 +1,40 @@
+"""``/api/operator/…``: everything for those who run the platform, across tenants."""
+
+from __future__ import annotations
+
+from gateway.api.operator import (
+    accounts,
+    allowlists,
+    audit,
+    base_models,
+    explorer,
+    keys,
+    overview,
+    plans,
+    prices,
+    public_prefixes,
+    reconciliations,
+    residency,
+    tenants,
+    workers,
+)
+from gateway.api.operator.acting import acting
+
+routers = (
+    tenants.router,
+    accounts.router,
+    allowlists.router,
+    plans.router,
+    prices.router,
+    base_models.router,
+    workers.router,
+    audit.router,
+    reconciliations.router,
+    explorer.router,
+    keys.router,
+    overview.router,
+    residency.router,
+    public_prefixes.router,
+)
+
+__all__ = ["acting", "routers"]

@@ -1,0 +1,1 @@
+"""Batches in a Celery process: lines of a file, each answered exactly as a live request is."""
