@@ -69,6 +69,15 @@ async def test_the_overview_lives(page: Page, gateway: Process, house: House, ac
     await pictures(page, "overview-new")
 
 
+async def test_whoever_leaves_at_once_sees_no_error(page: Page, gateway: Process, house: House, acme: Actor) -> None:
+    """The page goes away, or is hidden, while its connection is opened: closing that would be an error."""
+    await sign_in(page.context, gateway.url, operator())
+    left = "addEventListener('DOMContentLoaded', () => dispatchEvent(new Event('pagehide')))"
+    await page.add_init_script(left)  # modules have run by then, and nothing can have answered
+    await page.goto(f"{gateway.url}/console/overview")
+    await expect(page.locator("#live")).to_have_text("live", timeout=10_000)
+
+
 async def test_usage_is_charted_searched_and_saved(page: Page, gateway: Process, house: House, acme: Actor) -> None:
     traffic(acme)
     acme.tenant.budget_hard = 10_000_000

@@ -14,6 +14,7 @@ import pytest
 from tenants.db import open_pool
 from tenants.settlement import reap
 from tests.gateway.house import Actor, House, Process, started_gateway
+from tests.stopped import stop
 
 pytestmark = pytest.mark.slow
 CHAT = "/v1/chat/completions"
@@ -27,7 +28,7 @@ def own(tmp_path: Path) -> Iterator[Process]:
 
 async def stand_still(own: Process, seconds: float) -> None:
     """So long, while the lease of what runs there runs out and somebody settles it."""
-    own.process.send_signal(signal.SIGSTOP)
+    stop(own.process.pid)
     try:
         async with open_pool(min_size=1) as pool:
             assert await reap(pool, now=datetime.now(UTC) + timedelta(seconds=60)) == 1
@@ -83,7 +84,7 @@ async def test_one_that_stood_still_and_kept_its_lease_goes_on(house: House, acm
         session.post(own.url + CHAT, json=asking(house, 200, stream=True), headers=acme.headers) as answer,
     ):
         await answer.content.readuntil(b" 20")
-        own.process.send_signal(signal.SIGSTOP)
+        stop(own.process.pid)
         await asyncio.sleep(3.5)
         own.process.send_signal(signal.SIGCONT)
         assert (await answer.text()).endswith("data: [DONE]\n\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import tempfile
 import threading
 import time
@@ -27,6 +25,7 @@ from tests.inference.ranks import led
 from tests.inference.runs import Stream, clear_greedy, logits_of, reference_logits, relative_error, run_greedy
 from tests.inference.test_adapter_kinds import save_adapter, with_adapter
 from tests.inference.tiny_model import build_tiny_model
+from tests.stopped import stop
 
 pytestmark = pytest.mark.slow  # each rank is a process that imports torch
 
@@ -209,7 +208,7 @@ def test_a_rank_that_takes_nothing_is_gone(tiny_model_dir: Path, monkeypatch: py
 
     monkeypatch.setattr(ranks_module, "patience", lambda config: 1.0)
     with led(tiny_model_dir, 2, lost=reasons.append) as lead:
-        os.kill(lead.ranks.pids[0], signal.SIGSTOP)
+        stop(lead.ranks.pids[0])
         thread = threading.Thread(target=tell, args=(lead,), daemon=True)
         thread.start()
         thread.join(20)

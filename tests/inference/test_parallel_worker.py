@@ -23,6 +23,7 @@ from inference.client import WorkerClient
 from inference.errors import InferenceError
 from tests.inference.front.actors import TinyWorker, is_alive
 from tests.inference.tiny_model import build_tiny_model
+from tests.stopped import stop
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +161,7 @@ async def test_a_rank_that_hangs_ends_the_core(
     worker = start(patient_model, "--tensor-parallel", "2", *ROOM, "--health-deadline", "1")
     core, ranks = ranks_of(worker)
     running = await begun(worker, session) if busy else []
-    os.kill(ranks[0], signal.SIGSTOP)
+    stop(ranks[0])
     if not busy:  # nobody needs the rank until health's own step does
         await asyncio.sleep(1.2)  # the last step's answer is too old to count
         with pytest.raises(InferenceError):

@@ -14,6 +14,7 @@ from inference.client import WorkerClient
 from inference.front.health import REUSE_SECONDS
 from tests.inference.front.actors import WorkerProcess
 from tests.inference.server.conftest import Start
+from tests.stopped import stop
 
 DEADLINE = 2.0  # as the fake worker is started
 PROMPT = [5, 6, 7, 8, 9]
@@ -65,7 +66,7 @@ async def test_an_idle_core_that_hangs_turns_it_red_and_green_again(
     worker = start()
     assert (await health(worker, session))[:2] == (200, "ok")
     await asyncio.sleep(REUSE_SECONDS + 0.1)  # the last step's answer is too old to count
-    os.kill(worker.core_pid, signal.SIGSTOP)
+    stop(worker.core_pid)
     try:
         status, code, seconds = await health(worker, session)
         assert (status, code) == (503, "engine_stuck")
@@ -85,7 +86,7 @@ async def test_a_busy_core_that_hangs_turns_it_red_by_its_last_steps_age(
     worker = start("--step-seconds", "0.01")
     running = await begun(worker, session, 300)
     assert (await health(worker, session))[0] == 200
-    os.kill(worker.core_pid, signal.SIGSTOP)
+    stop(worker.core_pid)
     try:
         stopped = time.monotonic()
         seconds = await turns(worker, session, (503, "engine_stuck"))
@@ -99,7 +100,7 @@ async def test_a_busy_core_that_hangs_turns_it_red_by_its_last_steps_age(
 
 async def test_a_core_that_hangs_at_the_first_step_turns_it_red(start: Start, session: aiohttp.ClientSession) -> None:
     worker = start()
-    os.kill(worker.core_pid, signal.SIGSTOP)
+    stop(worker.core_pid)
     running = asyncio.create_task(tokens(worker, session, 5))
     try:
         await turns(worker, session, (503, "engine_stuck"))

@@ -23,6 +23,7 @@ function open() {
   const url = new URL(mark.dataset.live, location.href);
   url.protocol = url.protocol.replace("http", "ws");
   socket = new WebSocket(url);
+  socket.addEventListener("open", pause); // somebody looked away meanwhile
   socket.addEventListener("message", ({ data }) => {
     failures = 0;
     // Written by the server's own template, which escapes every name.
@@ -40,9 +41,18 @@ function open() {
   });
 }
 
+/** One that is not open yet is left alone until it is: closing it would be an error in the browser's console. */
+function close() {
+  if (socket?.readyState === WebSocket.OPEN) socket.close();
+}
+
+function pause() {
+  if (document.hidden) close();
+}
+
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) socket?.close();
+  if (document.hidden) close();
   else if (!socket) open();
 });
-addEventListener("pagehide", () => socket?.close());
+addEventListener("pagehide", close);
 open();
