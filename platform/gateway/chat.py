@@ -16,15 +16,15 @@ import psycopg
 from psycopg_pool import PoolTimeout
 from uuid6 import uuid7
 
-from fleet.dialects.base import Job
 from gateway.asked import asked
 from gateway.chunks import Chunks
+from gateway.dispatch import Dispatch
 from gateway.errors import ApiError, code_of, overloaded, shutting_down
 from gateway.renderers import check_scores
 from gateway.schemas import AnyRequest, ChatRequest
 from gateway.services import MOST_RUNNING, Services, lost
-from inference.errors import EngineDead, InvalidRequest, Overloaded, WorkerUnavailable
-from inference.protocol import Constraint, Delta, Usage, WorkerTimings
+from inference.errors import WorkerUnavailable
+from inference.protocol import Delta, Usage, WorkerTimings
 from tenants import payload_log
 from tenants.access import Access, ServedModel
 from tenants.admission import Admitted, admit
@@ -36,7 +36,6 @@ from tenants.versions import is_version, version_of
 
 logger = logging.getLogger(__name__)
 
-MOST_WORKERS_TRIED = 2
 SETTLE_PAUSES = (0.1, 0.5, 2.0)
 """Seconds between attempts to settle; after the last one the reaper does it at the last checkpoint."""
 
@@ -79,7 +78,7 @@ class Run:
         self._access = access
         self._priority = priority
         self._model: ServedModel | None = None
-        self._dispatched = False
+        self._dispatch = Dispatch(services, access, request, str(self.request_id))
         self._admitted_at: float | None = None
         self._first_token_at: float | None = None
         self._worker_timings: WorkerTimings | None = None
@@ -161,7 +160,7 @@ class Run:
             self._kept = payload_log.Kept.of(asked(self.request))
         finish_reason: str | None = None
         try:
-            async with aclosing(self._upstream(self.prompt, self.admitted)) as upstream:
+            async with aclosing(self._dispatch.deltas(self.model, self.prompt, self.admitted)) as upstream:
                 async for delta in upstream:
                     await services.trusted()  # cancels this task where its lease was lost
                     if not self.emitted and delta.token_ids:
@@ -209,7 +208,7 @@ class Run:
 
     async def _admit(self) -> Admitted:
         most = self.request.most_tokens
-        admission = self._services.spawn(
+        admission = self._services.admit(
             admit(
                 self._services.pool,
                 request_id=self.request_id,
@@ -242,55 +241,6 @@ class Run:
             self._services.enter(self)
             self._settle("cancelled", STOPPED)
 
-    async def _upstream(self, prompt: Sequence[int], admitted: Admitted) -> AsyncGenerator[Delta, None]:
-        """Deltas of the best worker; of the next one when the first fails before its first token."""
-        model = self.model
-        sampling = self.request.sampling()
-        if (named := self.request.most_tokens) is not None:  # else the worker's context and the grant end the answer
-            sampling["max_tokens"] = 0 if named == 0 else admitted.max_tokens
-        forced = await self._forced_call()
-        if forced is not None:
-            sampling["structured_outputs"] = {"json": forced.source}
-            sampling.pop("stop", None)  # nothing but the call is written, and its end is known
-            sampling.pop("stop_token_ids", None)
-        job = Job(model.base, model.adapter_digest, prompt, sampling, admitted.grant)
-        candidates = await self._services.router.candidates(
-            fingerprint=model.fingerprint,
-            digest=model.adapter_digest,
-            namespace=str(self._access.tenant_id),
-            prompt=prompt,
-        )
-        able = [replica for replica in candidates if replica.refused(job) is None]
-        tried = (able or candidates)[:MOST_WORKERS_TRIED]
-        for replica in tried:
-            begun = False
-            try:
-                self._dispatched = True
-                async with aclosing(replica.generate(job)) as deltas:
-                    async for delta in deltas:
-                        begun = True
-                        yield delta
-                return
-            except InvalidRequest as error:
-                if forced is None or error.param != "structured_outputs.json":
-                    raise
-                raise InvalidRequest(str(error).replace(error.param, forced.field), forced.field) from error
-            except (WorkerUnavailable, EngineDead, Overloaded) as error:
-                lost = not begun and not isinstance(error, Overloaded)
-                if lost and replica is tried[-1] and len(tried) <= MOST_WORKERS_TRIED:
-                    tried += (await self._services.router.newcomers(model.fingerprint, candidates))[:1]
-                if begun or replica is tried[-1]:
-                    raise
-                logger.warning("request %s: worker %s failed, trying another: %s", self.request_id, replica.name, error)
-
-    async def _forced_call(self) -> Constraint | None:
-        """What the answer has to be where a tool has to be called."""
-        use = self.request.tool_use
-        if use is None or not use.forced:
-            return None
-        renderer = await self._services.renderers.of(self.model)
-        return use.constraint(renderer.tool_style.arguments_key)
-
     def _hear(self, delta: Delta) -> None:
         """What the worker says of the request beside its tokens: some with the first ones, some with the last."""
         self._worker_timings = delta.timings or self._worker_timings
@@ -317,7 +267,7 @@ class Run:
 
     def _used(self, outcome: Outcome) -> Usage:
         """What is charged."""
-        charged = {"completed": True, "cancelled": self._dispatched, "failed": self.emitted > 0}[outcome]
+        charged = {"completed": True, "cancelled": self._dispatch.begun, "failed": self.emitted > 0}[outcome]
         prompt_tokens = len(self.prompt) if charged else 0
         return Usage(prompt_tokens, self.emitted, min(self.cached, prompt_tokens))
 

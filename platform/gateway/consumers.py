@@ -19,7 +19,8 @@ from gateway.border import BODY_SECONDS, check_host
 from gateway.chat import Run
 from gateway.errors import ApiError, body_too_large, body_too_late, error_of, method_not_allowed
 from gateway.http import EventTransport, JsonTransport, Send, send_json
-from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest, parse, parse_json
+from gateway.parsing import parse, parse_json
+from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest
 from gateway.services import Services
 from gateway.transport import ClientGone, serve
 from tenants.access import Access

@@ -10,7 +10,8 @@ import orjson
 from gateway import frames
 from gateway.chat import Run
 from gateway.errors import ApiError, bad_request
-from gateway.schemas import ChatRequest, parse
+from gateway.parsing import parse
+from gateway.schemas import ChatRequest
 from gateway.services import Services
 from gateway.transport import ClientGone, Transport, serve
 from tenants.access import Access

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from gateway.errors import ApiError, bad_request
-from gateway.schemas import parse_json
+from gateway.parsing import parse_json
 
 PROTOCOL = "loraplex.v1"
 MOST_ID_CHARACTERS = 64

@@ -20,7 +20,7 @@ from gateway.meters import Meters
 from gateway.renderers import Renderers
 from gateway.watch import Held, KeyWatch
 from tenants import denials, payload_log
-from tenants.admission import LEASE
+from tenants.admission import LEASE, Admitted
 from tenants.db import Pool, open_pool
 from tenants.errors import Suspended
 from tenants.settlement import StopReason, checkpoint
@@ -81,6 +81,7 @@ class Services:
         self.sockets: set[SocketConsumer] = set()
         self.draining = False
         self._background: set[asyncio.Task[Any]] = set()
+        self._admissions: set[asyncio.Task[Admitted]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._renewed = _clock()  # leases were renewed then, or later
         self._renewing: asyncio.Task[bool] | None = None
@@ -175,6 +176,13 @@ class Services:
         task.add_done_callback(self._background.discard)
         return task
 
+    def admit(self, admission: Coroutine[Any, Any, Admitted]) -> asyncio.Task[Admitted]:
+        """As :meth:`spawn`; the end of this process waits for it."""
+        task = self.spawn(admission)
+        self._admissions.add(task)
+        task.add_done_callback(self._admissions.discard)
+        return task
+
     async def drain(self, seconds: float) -> None:
         """Take nothing new; let what runs finish, but not longer than this; then stop it and settle."""
         self.draining = True
@@ -188,9 +196,11 @@ class Services:
         await self._until_quiet(within)
 
     async def _until_quiet(self, seconds: float) -> None:
+        """Nothing runs or is being admitted: what nobody waits for any more may be, and has to be given back."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._quiet.wait()
+                while self.running or self._admissions:
+                    await (asyncio.wait(self._admissions) if self._admissions else self._quiet.wait())
 
     async def _checkpoints(self) -> None:
         """Each second: leases renewed, counts made durable, and whatever is no longer allowed stopped."""

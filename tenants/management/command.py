@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import psycopg
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
@@ -61,7 +62,7 @@ class JsonCommand(BaseCommand):
         except ValidationError as error:
             raise CommandError(_worded(error)) from error
         except (DatabaseError, psycopg.Error) as error:  # psycopg's own: of commands with a pool
-            raise CommandError(f"The database refused: {str(error).strip().splitlines()[0]}") from error
+            raise CommandError(_refusal(error)) from error
         self.stdout.write(json.dumps(result) if options["json"] else self.describe(result))
         problem = self.problem(result)
         if problem is not None:
@@ -70,6 +71,15 @@ class JsonCommand(BaseCommand):
     def _as_called(self, error: Invalid) -> str:
         name, words = self.called.get(error.param), str(error)
         return words if name is None or not words.startswith(error.param) else name + words.removeprefix(error.param)
+
+
+def _refusal(error: DatabaseError | psycopg.Error) -> str:
+    words = str(error).strip().splitlines()[0]
+    cause = error if isinstance(error, psycopg.Error) else error.__cause__
+    if isinstance(cause, psycopg.OperationalError) and cause.sqlstate is None:  # no server said anything
+        remedy = "`manage.py up` starts it" if settings.EMBEDDED_POSTGRES else "LORAPLEX_DATABASE_URL says where it is"
+        return f"PostgreSQL does not answer; {remedy}: {words}"
+    return f"The database refused: {words}"
 
 
 def _worded(error: ValidationError) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.core.management import get_commands, load_command_class
+from django.core.management import CommandError, call_command, get_commands, load_command_class
 from django.db import connections
 from psycopg.conninfo import make_conninfo
 
@@ -85,6 +85,17 @@ def test_without_a_database_the_exit_status_is_not_zero(
     assert "Traceback" not in said.err + said.out
     if name != "doctor":  # which says it in its table
         assert len(said.err.strip().splitlines()) == 1, said.err
+
+
+@pytest.mark.parametrize(("embedded", "remedy"), [(True, "manage.py up"), (False, "LORAPLEX_DATABASE_URL")])
+@pytest.mark.parametrize("name", ["tenants", "reap"])  # with Django's connection, and with a pool
+@pytest.mark.usefixtures("database_away")
+def test_it_says_what_to_do_without_one(
+    name: str, embedded: bool, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "EMBEDDED_POSTGRES", embedded)
+    with pytest.raises(CommandError, match=f"^PostgreSQL does not answer; .*{remedy}"):
+        call_command(name)
 
 
 def test_the_readme_names_every_command_and_no_other() -> None:

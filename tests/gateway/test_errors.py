@@ -12,8 +12,9 @@ import aiohttp
 import pytest
 
 from gateway.errors import ApiError
+from gateway.parsing import parse
 from gateway.renderers import check_scores
-from gateway.schemas import ChatRequest, CompletionRequest, parse
+from gateway.schemas import ChatRequest, CompletionRequest
 from inference.protocol import MAX_ANSWER_LOGPROBS, MAX_PROMPT_LOGPROBS
 from inference.request_fields import MAX_BIASES
 from tests.gateway.house import Actor, House, Process

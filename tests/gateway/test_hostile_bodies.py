@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.errors import ApiError
-from gateway.schemas import ChatRequest, CompletionRequest, parse, parse_json
+from gateway.parsing import parse, parse_json
+from gateway.schemas import ChatRequest, CompletionRequest
 from inference.front.bodies import generate_body
 from inference.nesting import MAX_TOKEN_IDS, MAX_VALUES
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import ApiError
-from gateway.schemas import ChatRequest, CompletionRequest, parse, parse_json
+from gateway.parsing import parse, parse_json
+from gateway.schemas import ChatRequest, CompletionRequest
 from inference.front.bodies import generate_body
 from inference.front.errors import ApiError as WorkerError
 from inference.request_fields import COUNTS, SAMPLING

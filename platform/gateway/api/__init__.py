@@ -36,7 +36,7 @@ from gateway.api.openapi import complete
 from gateway.api.queries import refuse_unknown
 from gateway.api.reading import Reader
 from gateway.errors import ApiError, bad_request, error_of
-from gateway.schemas import error_of_validation
+from gateway.parsing import error_of_validation
 from tenants.errors import NotFound
 
 _UNCHECKED = (health.router, metrics.router)

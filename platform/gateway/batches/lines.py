@@ -12,7 +12,8 @@ from typing import Any
 from django.conf import settings
 
 from gateway.errors import ApiError, bad_request
-from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest, parse, parse_json
+from gateway.parsing import parse, parse_json
+from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest
 from inference.safetensors_header import printable
 from tenants.batches import MOST_LINES
 from tenants.errors import ModelNotFound

@@ -7,6 +7,7 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,6 +15,7 @@ from django.db import connection
 from django.utils import timezone
 from psycopg_pool import AsyncConnectionPool
 
+from gateway import chat
 from gateway.batches import outputs, runner
 from tenants import batch_work, reconciliation, settlement
 from tenants.models import Batch, BatchResult
@@ -75,6 +77,24 @@ def test_told_to_stop_it_puts_everything_down_at_once(house: House, acme: Actor,
     assert {row.kind for row in house.ledger(acme)} <= {"settle", "void"}
 
 
+async def test_what_was_being_admitted_as_it_stopped_is_given_back(
+    house: House, acme: Actor, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database answers an admission after everybody who asked for it has gone."""
+    new_batch(acme, lines(20))
+    asked, admit = asyncio.Event(), chat.admit
+
+    async def slowly(*arguments: Any, **named: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(2.0)  # longer than until the runner looks whether it has to stop
+        return await admit(*arguments, **named)
+
+    monkeypatch.setattr(chat, "admit", slowly)
+    await runner.run(30, asked.is_set)
+    assert house.running(acme) == 0
+    assert {row.kind for row in house.ledger(acme)} == {"void"}
+
+
 async def test_what_failed_while_it_was_finished_is_finished_again(
     house: House, acme: Actor, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +147,7 @@ async def test_a_batch_stays_with_whoever_takes_long_to_write_its_files(
     first = asyncio.create_task(runner.run(30, lambda: False))
     await until(lambda: written)
     for _ in range(6):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2.0)  # longer than until the runner looks whether it has to stop
         assert batch_work.claim("other", []) is None
     await first
     assert again(batch).status == "completed"

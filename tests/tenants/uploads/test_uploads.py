@@ -1,14 +1,9 @@
-"""Uploads part by part: what is kept when something breaks, what is refused, and that quotas hold under a race."""
+"""Uploads part by part: what is kept when something breaks, what is refused, and the quotas."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import os
-import signal
-import subprocess
-import sys
-import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,75 +11,13 @@ from uuid import uuid4
 
 import pytest
 from django.conf import settings as configured
-from django.db import connection
 from django.utils import timezone
 
-from tenants import adapter_quotas, intake, tasks, upload_files, uploads
-from tenants.actors import Actor
+from tenants import adapter_quotas, intake, upload_files, uploads
 from tenants.errors import AdapterRefused, Conflict, Invalid, NotConfigured, NotFound
-from tenants.models import AdapterUpload, AdapterVersion, AuditEntry, ModelAllowance, Tenant
+from tenants.models import AdapterUpload, AuditEntry, ModelAllowance, Tenant
 from tests.tenants.adapter_parts import contents, declared, tar_of
-
-ACTOR = Actor("command", "tests")
-
-
-@pytest.fixture
-def tenant(world: Any, settings: Any, tmp_path: Path) -> Any:
-    settings.INCOMING_DIR = tmp_path / "incoming"
-    settings.ADAPTER_STORE = tmp_path / "store"
-    return world.actor("acme").tenant
-
-
-@pytest.fixture(autouse=True)
-def queued(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    ids: list[int] = []
-    monkeypatch.setattr(tasks.check_adapter, "delay", ids.append)
-    return ids
-
-
-def begin(tenant: Tenant, files: dict[str, bytes], name: str = "pirate", **options: Any) -> AdapterUpload:
-    return uploads.create(ACTOR, tenant, name=name, files=declared(files), **options)
-
-
-def send(tenant: Tenant, upload: AdapterUpload, files: dict[str, bytes], part: int = 1 << 20) -> None:
-    for name, data in files.items():
-        for offset in range(0, len(data), part):
-            uploads.append(tenant, upload.pk, name, offset, io.BytesIO(data[offset : offset + part]).read)
-
-
-def finish(tenant: Tenant, upload: AdapterUpload) -> AdapterVersion:
-    version = uploads.complete(ACTOR, tenant, upload.pk).version
-    assert version is not None
-    return version
-
-
-def checked(version: AdapterVersion) -> None:
-    """Its check passes; whether it answers at once is the activation gate's to say."""
-    intake.check(version.pk)
-    version.refresh_from_db()
-    assert (version.state in {"checked", "ready"}, version.report) == (True, {})
-    assert version.spec["max_rank"] == 2
-
-
-def race(*works: Any) -> list[Any]:
-    """All at the same moment, each in a thread; what each returned or raised."""
-    gate, outcomes = threading.Barrier(len(works)), [None] * len(works)
-
-    def run(index: int, work: Any) -> None:
-        gate.wait()
-        try:
-            outcomes[index] = work()
-        except Exception as error:
-            outcomes[index] = error  # type: ignore[call-overload]
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(works)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
+from tests.tenants.uploads.steps import ACTOR, begin, checked, finish, send
 
 
 def test_from_parts_to_a_ready_version(tenant: Any, queued: list[int], make_adapter: Any, tmp_path: Path) -> None:
@@ -219,67 +152,6 @@ def test_cancelled_and_expired_uploads_take_nothing(tenant: Any, make_adapter: A
     assert finish(tenant, alive).number == 1
 
 
-@pytest.mark.parametrize("moment", ["held", "verify", "gather"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_cancelled_while_it_is_completed(
-    moment: str, packed: bool, tenant: Any, make_adapter: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = contents(make_adapter())
-    files = {"adapter.tar": tar_of(files, "w")} if packed else files
-    upload = begin(tenant, files)
-    send(tenant, upload, files)
-    work = getattr(upload_files, moment)
-
-    def cancel_first(*values: Any) -> Any:
-        if uploads.find(tenant, upload.pk).state == "open":
-            uploads.cancel(ACTOR, tenant, upload.pk)
-        return work(*values)
-
-    monkeypatch.setattr(upload_files, moment, cancel_first)
-    with pytest.raises(Conflict) as refused:
-        finish(tenant, upload)
-    assert refused.value.code == "upload_cancelled"
-    _nothing_lies_about()
-
-
-def test_cancelled_while_a_part_comes_in(tenant: Any, make_adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = contents(make_adapter())
-    upload, held = begin(tenant, files), upload_files.held
-
-    def cancel_first(path: Path) -> Any:
-        uploads.cancel(ACTOR, tenant, upload.pk)
-        return held(path)
-
-    monkeypatch.setattr(upload_files, "held", cancel_first)
-    with pytest.raises(Conflict) as refused:
-        send(tenant, upload, files)
-    assert refused.value.code == "upload_cancelled"
-    _nothing_lies_about()
-
-
-def test_completed_twice_at_once_has_one_outcome(
-    tenant: Any, make_adapter: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = contents(make_adapter())
-    upload, held = begin(tenant, files), upload_files.held
-    versions: list[int] = []
-    send(tenant, upload, files)
-
-    def complete_first(path: Path) -> Any:
-        monkeypatch.setattr(upload_files, "held", held)
-        versions.append(finish(tenant, upload).pk)
-        return held(path)
-
-    monkeypatch.setattr(upload_files, "held", complete_first)
-    assert [finish(tenant, upload).pk] == versions
-    assert list(upload_files.folder().iterdir()) == []
-
-
-def _nothing_lies_about() -> None:
-    left = [path for path in Path(configured.INCOMING_DIR).rglob("*") if path != upload_files.folder()]
-    assert left == [], "no parts and no copies"
-
-
 def test_a_stranger_finds_nothing(tenant: Any, world: Any, make_adapter: Any) -> None:
     files = contents(make_adapter())
     upload, stranger = begin(tenant, files), world.actor("globex").tenant
@@ -292,20 +164,6 @@ def test_a_stranger_finds_nothing(tenant: Any, world: Any, make_adapter: Any) ->
     ):
         with pytest.raises(NotFound, match="There is no upload"):
             work()
-
-
-def test_two_parts_at_once_are_one_after_the_other_or_refused(tenant: Any, make_adapter: Any) -> None:
-    files = contents(make_adapter())
-    upload, name = begin(tenant, files), "adapter_model.safetensors"
-    data = files[name]
-    outcomes = race(*(lambda: uploads.append(tenant, upload.pk, name, 0, io.BytesIO(data).read) for _ in range(6)))
-    assert outcomes.count(len(data)) == 1
-    assert {o.code for o in outcomes if isinstance(o, Exception)} <= {"busy", "wrong_offset"}
-    send(tenant, upload, {"adapter_config.json": files["adapter_config.json"]})
-    done = race(*(lambda: finish(tenant, upload).number for _ in range(4)))
-    assert 1 in done
-    assert {getattr(outcome, "code", outcome) for outcome in done} <= {1, "busy"}
-    assert tenant.adapters.get().versions.count() == 1
 
 
 # Quotas ---------------------------------------------------------------------------------------------------------------
@@ -348,110 +206,6 @@ def test_open_uploads_are_few(tenant: Any, make_adapter: Any) -> None:
     with pytest.raises(Conflict) as refused:
         begin(tenant, files)
     assert refused.value.code == "too_many_uploads"
-
-
-def test_quotas_hold_exactly_under_a_race(tenant: Any, make_adapter: Any) -> None:
-    Tenant.objects.filter(pk=tenant.pk).update(max_adapters=3)
-    sources = [make_adapter(f"a{n}", seed=n) for n in range(10)]
-    files = contents(sources[0])
-    works: list[Any] = [
-        lambda n=n: (
-            intake.receive(tenant=tenant, name=f"a{n}", source=sources[n]) if n % 2 else begin(tenant, files, f"u{n}")
-        )
-        for n in range(10)
-    ]
-    outcomes = race(*works)
-    assert sum(not isinstance(outcome, Exception) for outcome in outcomes) == 3
-    assert all(isinstance(o, Conflict) for o in outcomes if isinstance(o, Exception)), outcomes
-    assert adapter_quotas.used(tenant).adapters == 3
-
-
-def test_first_uploads_of_a_name_at_once(tenant: Any, make_adapter: Any) -> None:
-    sources = [make_adapter(f"a{n}", seed=n % 4) for n in range(8)]
-    outcomes = race(*(lambda s=source: intake.receive(tenant=tenant, name="new", source=s) for source in sources))
-    assert all(isinstance(outcome, AdapterVersion) for outcome in outcomes), outcomes
-    numbers = sorted(tenant.adapters.get(name="new").versions.values_list("number", flat=True))
-    assert numbers == [1, 2, 3, 4], "each content once, whoever came first"
-
-
-# Killed ---------------------------------------------------------------------------------------------------------------
-
-_KILLED_WRITING = """
-import os, signal, sys
-sys.path[:0] = [{root!r}, {root!r} + "/platform", {root!r} + "/kernels"]
-os.environ.update(DJANGO_SETTINGS_MODULE="gateway.settings", DATABASE_URL={dsn!r}, LORAPLEX_DATA_DIR={data!r})
-import django; django.setup()
-from tenants import uploads
-from tenants.models import Tenant
-pieces = [b"x" * 100, b"y" * 50]
-def read(size):
-    if not pieces:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return pieces.pop(0)
-uploads.append(Tenant.objects.get(slug="acme"), {upload!r}, "adapter_model.safetensors", 0, read)
-"""
-_KILLED = """
-import io, os, signal, sys
-sys.path[:0] = [{root!r}, {root!r} + "/platform", {root!r} + "/kernels"]
-os.environ.update(DJANGO_SETTINGS_MODULE="gateway.settings", DATABASE_URL={dsn!r}, LORAPLEX_DATA_DIR={data!r})
-import django; django.setup()
-from tenants import intake, tasks, upload_files, uploads
-from tenants.actors import Actor
-from tenants.models import Tenant
-tasks.check_adapter.delay = lambda pk: None
-tenant, step = Tenant.objects.get(slug="acme"), {step!r}
-module, name = {{
-    "verify": (upload_files, "verify"), "gather": (upload_files, "gather"),
-    "rows": (intake, "_new"), "end": (uploads, "_end"), "queue": (intake, "enqueue"),
-}}[step]
-before = getattr(module, name)
-def killed(*args, **kwargs):
-    before(*args, **kwargs)
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(module, name, killed)
-uploads.complete(Actor("command", "tests"), tenant, {upload!r})
-"""
-
-
-def killed(code: str, dsn: str, tmp_path: Path, **values: str) -> None:
-    """Run the code in a process of its own, which kills itself."""
-    code = code.format(root=str(Path(__file__).parents[2]), dsn=dsn, data=str(tmp_path / "var"), **values)
-    environment = {**os.environ, "LORAPLEX_KEY_PEPPERS": "1:" + "00" * 32}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False, timeout=60)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-
-
-@pytest.mark.slow
-def test_a_process_killed_while_it_writes_keeps_what_it_wrote(
-    tenant: Any, dsn: str, settings: Any, make_adapter: Any, tmp_path: Path
-) -> None:
-    settings.INCOMING_DIR = tmp_path / "var" / "incoming"
-    files, name = contents(make_adapter()), "adapter_model.safetensors"
-    upload = begin(tenant, files)
-    killed(_KILLED_WRITING, dsn, tmp_path, upload=str(upload.pk))
-    assert upload_files.received(upload)[name] == 150
-    uploads.append(tenant, upload.pk, name, 150, io.BytesIO(files[name][150:]).read)
-    send(tenant, upload, {"adapter_config.json": files["adapter_config.json"]})
-    with pytest.raises(Conflict, match="not the declared one"):
-        finish(tenant, upload)  # x and y were not its bytes
-    send(tenant, upload, {name: files[name]})
-    checked(finish(tenant, upload))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["verify", "gather", "rows", "end", "queue"])
-def test_a_process_killed_while_it_completes_loses_nothing(
-    step: str, tenant: Any, dsn: str, settings: Any, make_adapter: Any, tmp_path: Path
-) -> None:
-    settings.INCOMING_DIR = tmp_path / "var" / "incoming"
-    files = contents(make_adapter())
-    upload = begin(tenant, files)
-    send(tenant, upload, files)
-    killed(_KILLED, dsn, tmp_path, step=step, upload=str(upload.pk))
-    version = finish(tenant, upload)
-    assert version.number == 1
-    checked(version)
-    assert AdapterVersion.objects.filter(adapter__tenant=tenant).count() == 1
 
 
 def test_files_of_one_request_leave_nothing_when_they_are_refused(tenant: Any, make_adapter: Any) -> None:
