@@ -1,6 +1,6 @@
 """May this request run? One transaction says so, and takes what the request needs.
 
-The rules are in ``tenants/sql/admit.sql``; this module calls it, and signs the grant. What it refuses is worded in
+The rules are in ``tenants/sql/admit.sql``; this module calls it, and words the grant. What it refuses is worded in
 ``tenants/refusals.py`` and counted in ``tenants/denials.py``.
 """
 
@@ -30,11 +30,12 @@ LEASE = timedelta(seconds=30)
 class Admitted:
     """:param max_tokens: most tokens of each choice; what was asked for, or what the limits and the context leave.
     :param cost: what is held for the request in micro-units: the most that it can cost.
+    :param grant: what a worker has to be told, signed anew for each: see :func:`tenants.grants.signed_now`.
     """
 
     max_tokens: int
     cost: int
-    grant: str
+    grant: Grant
     limits: LimitState
 
 
@@ -144,4 +145,4 @@ async def _admit(
         weight=verdict["weight"],
         expires_at=int(time.time()) + grants.START_WITHIN_SECONDS,
     )
-    return Admitted(verdict["max_tokens"], verdict["cost"], grants.sign(grant), LimitState.of(verdict))
+    return Admitted(verdict["max_tokens"], verdict["cost"], grant, LimitState.of(verdict))

@@ -253,7 +253,8 @@ class Run:
 
         :param finish_reason: the model's; of a request that was not completed the code of what ended it.
 
-        A failure before the first token costs nothing; a client that leaves pays for the prompt a worker began with.
+        A failure before the first token costs nothing, nor does a stop of ours, as at the end of this process; a client
+        that leaves pays for the prompt a worker began with.
         What of it was cached is known from the first token on, however the request ends.
         """
         if self.ended or self.admitted is None:
@@ -267,7 +268,8 @@ class Run:
 
     def _used(self, outcome: Outcome) -> Usage:
         """What is charged."""
-        charged = {"completed": True, "cancelled": self._dispatch.begun, "failed": self.emitted > 0}[outcome]
+        ours = outcome == "failed" or (self._stopped_with is not None and self._stopped_with.status >= 500)
+        charged = outcome == "completed" or self.emitted > 0 or (self._dispatch.begun and not ours)
         prompt_tokens = len(self.prompt) if charged else 0
         return Usage(prompt_tokens, self.emitted, min(self.cached, prompt_tokens))
 

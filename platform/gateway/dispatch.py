@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from gateway.schemas import AnyRequest
 from gateway.services import Services
 from inference.errors import EngineDead, InvalidRequest, Overloaded, WorkerUnavailable
 from inference.protocol import Constraint, Delta
+from tenants import grants
 from tenants.access import Access, ServedModel
 from tenants.admission import Admitted
 
@@ -39,7 +41,8 @@ class Dispatch:
     ) -> AsyncGenerator[Delta, None]:
         """Raises what workers raise; of the last one tried where several failed."""
         forced = await self._forced_call(model)
-        job = Job(model.base, model.adapter_digest, prompt, self._sampling(admitted, forced), admitted.grant)
+        sampling = self._sampling(admitted, forced)
+        job = Job(model.base, model.adapter_digest, prompt, sampling, grants.signed_now(admitted.grant))
         candidates = await self._services.router.candidates(
             fingerprint=model.fingerprint,
             digest=model.adapter_digest,
@@ -52,6 +55,8 @@ class Dispatch:
             answered = False
             try:
                 self.begun = True
+                if replica is not tried[0]:
+                    job = dataclasses.replace(job, grant=grants.signed_now(admitted.grant))
                 async with aclosing(replica.generate(job)) as deltas:
                     async for delta in deltas:
                         answered = True

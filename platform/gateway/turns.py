@@ -27,63 +27,59 @@ from tenants.addresses import address_of
 
 AT_ONCE = 16
 OF_ONE = 4
-"""Of one client: a session, a key, else an address. The others find places whatever it does."""
+"""Of one client: a key, a session, else an address. The others find places whatever it does."""
 
 ASKING = 256
 OF_ONE_ASKING = 48
 """With those that wait: a browser asks for some twenty files and parts of a page together."""
 
+OF_ADDRESS = 12
+OF_ADDRESS_ASKING = 192
+"""Of all clients at one address. Keys and sessions have proved nothing yet: whoever makes them up has an address."""
+
+HEALTH = "/health"
+"""Needs no place: it asks nobody, and a busy process that does not answer it would be taken for a dead one."""
+
 
 @dataclass(slots=True)
 class _Client:
     places: asyncio.Semaphore
+    most_asking: int
     asking: int = 0
 
 
 class Turns:
-    """Places in the order of asking, of each client a few at a time. Belongs to one event loop.
+    """Places in the order of asking, of each client and each address a few at a time. Belongs to one event loop."""
 
-    :param at_once: places; :param of_one: of them for one client. :param asking: those that wait included;
-        :param of_one_asking: of one client.
-    """
-
-    def __init__(
-        self,
-        at_once: int = AT_ONCE,
-        of_one: int = OF_ONE,
-        *,
-        asking: int = ASKING,
-        of_one_asking: int = OF_ONE_ASKING,
-    ) -> None:
-        self._places = asyncio.Semaphore(at_once)
-        self._of_one = of_one
-        self._most_asking = asking
-        self._most_of_one = of_one_asking
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(AT_ONCE)
         self._clients: dict[str, _Client] = {}
         self._asking = 0
 
     @asynccontextmanager
-    async def taken(self, client: str) -> AsyncIterator[None]:
+    async def taken(self, client: str, address: str | None) -> AsyncIterator[None]:
         """A place while it lasts. Raises :class:`~gateway.errors.ApiError` 503 at once where too many wait."""
-        one = self._clients.setdefault(client, _Client(asyncio.Semaphore(self._of_one)))
-        if one.asking >= self._most_of_one:
-            raise overloaded("Too many of your requests are waiting; try again shortly.", 1.0)
-        if self._asking >= self._most_asking:
-            self._forget(client)
-            raise overloaded("The server is busy; try again shortly.", 2.0)
-        one.asking += 1
-        self._asking += 1
+        names = client, f"address {address}"
+        one = self._clients.setdefault(names[0], _Client(asyncio.Semaphore(OF_ONE), OF_ONE_ASKING))
+        there = self._clients.setdefault(names[1], _Client(asyncio.Semaphore(OF_ADDRESS), OF_ADDRESS_ASKING))
+        self._count(names, 1)
         try:
-            async with one.places, self._places:
+            if one.asking > one.most_asking or there.asking > there.most_asking:
+                raise overloaded("Too many of your requests are waiting; try again shortly.", 1.0)
+            if self._asking > ASKING:
+                raise overloaded("The server is busy; try again shortly.", 2.0)
+            async with one.places, there.places, self._places:
                 yield
         finally:
-            one.asking -= 1
-            self._asking -= 1
-            self._forget(client)
+            self._count(names, -1)
 
-    def _forget(self, client: str) -> None:
-        if not self._clients[client].asking:
-            del self._clients[client]
+    def _count(self, names: tuple[str, str], step: int) -> None:
+        """Who asks for nothing is not remembered."""
+        self._asking += step
+        for name in names:
+            self._clients[name].asking += step
+            if not self._clients[name].asking:
+                del self._clients[name]
 
 
 class PatientHandler(ASGIHandler):
@@ -94,10 +90,13 @@ class PatientHandler(ASGIHandler):
         self._turns: Turns | None = None
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
+        if request.path == HEALTH:
+            return await self._answer(request)
         if self._turns is None:
             self._turns = Turns()
+        address = address_of(request)
         try:
-            async with self._turns.taken(_client(request)):
+            async with self._turns.taken(_client(request, address), address):
                 return await to_its_end(self._answer(request))
         except ApiError as error:
             return _refusal(request, error)
@@ -120,12 +119,13 @@ async def to_its_end(work: Coroutine[Any, Any, HttpResponseBase]) -> HttpRespons
         raise
 
 
-def _client(request: HttpRequest) -> str:
-    session = request.COOKIES.get(settings.SESSION_COOKIE_NAME)
-    if session:
-        return f"session {session}"
+def _client(request: HttpRequest, address: str | None) -> str:
+    """By what counts: a key that is sent counts alone, whatever cookie comes along."""
     key = request.META.get("HTTP_AUTHORIZATION")
-    return f"key {key}" if key else f"address {address_of(request)}"
+    if key:
+        return f"key {key}"
+    session = request.COOKIES.get(settings.SESSION_COOKIE_NAME)
+    return f"session {session}" if session else f"nobody at {address}"
 
 
 def _refusal(request: HttpRequest, error: ApiError) -> HttpResponse:

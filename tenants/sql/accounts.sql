@@ -5,7 +5,9 @@ CREATE OR REPLACE FUNCTION tenants_stand_in_line(p_tenant_id uuid) RETURNS void 
     SELECT pg_advisory_xact_lock(hashtextextended(p_tenant_id::text, 7082))
 $$;
 
--- What an account should say, from the ledger and the running requests alone.
+-- What an account should say, from the ledger and the running requests alone. Of a key or member an index leads to the
+-- entries of their keys: a new key of an old account has none, and its first admission reads none. Only of a member that
+-- is there no more are all the account's looked at, since its keys forgot whose they were.
 CREATE OR REPLACE FUNCTION tenants_derived(p_tenant_id uuid, p_subject text, p_day date, p_month date)
 RETURNS TABLE (
     day_tokens bigint,
@@ -17,15 +19,26 @@ RETURNS TABLE (
     settled_tokens bigint,
     settled_cost bigint
 ) LANGUAGE sql STABLE AS $$
-    WITH used AS (
-        SELECT true AS running, r.key_id, r.member_id, r.admitted_at, r.held_cost AS cost,
+    WITH keys AS (
+        SELECT k.id FROM tenants_apikey k
+         WHERE k.tenant_id = p_tenant_id
+           AND ('key:' || k.line = p_subject OR 'member:' || k.member_id = p_subject
+                OR p_subject LIKE 'member:%' AND NOT EXISTS (
+                    SELECT FROM tenants_member m WHERE m.tenant_id = p_tenant_id AND 'member:' || m.id = p_subject))
+    ), used AS (
+        SELECT true AS running, r.member_id, r.admitted_at, r.held_cost AS cost,
                r.prompt_tokens::bigint + r.max_tokens AS tokens
           FROM tenants_inferencerequest r
          WHERE r.tenant_id = p_tenant_id AND r.state = 'running'
+           AND (p_subject = 'tenant' OR r.key_id IN (SELECT id FROM keys))
         UNION ALL
-        SELECT false, l.key_id, l.member_id, l.admitted_at, l.cost, l.prompt_tokens::bigint + l.completion_tokens
+        SELECT false, l.member_id, l.admitted_at, l.cost, l.prompt_tokens::bigint + l.completion_tokens
           FROM tenants_ledgerentry l
-         WHERE l.tenant_id = p_tenant_id
+         WHERE p_subject = 'tenant' AND l.tenant_id = p_tenant_id
+        UNION ALL
+        SELECT false, l.member_id, l.admitted_at, l.cost, l.prompt_tokens::bigint + l.completion_tokens
+          FROM tenants_ledgerentry l
+         WHERE p_subject <> 'tenant' AND l.key_id = ANY (ARRAY(SELECT id FROM keys))
     )
     SELECT coalesce(sum(tokens) FILTER (WHERE tenants_day(admitted_at) = p_day), 0)::bigint,
            coalesce(sum(tokens) FILTER (WHERE tenants_month(admitted_at) = p_month), 0)::bigint,
@@ -36,8 +49,7 @@ RETURNS TABLE (
            coalesce(sum(tokens) FILTER (WHERE NOT running), 0)::bigint,
            coalesce(sum(cost) FILTER (WHERE NOT running), 0)::bigint
       FROM used
-     WHERE p_subject = 'tenant' OR p_subject = 'member:' || member_id
-        OR key_id IN (SELECT k.id FROM tenants_apikey k WHERE k.tenant_id = p_tenant_id AND 'key:' || k.line = p_subject)
+     WHERE p_subject NOT LIKE 'member:%' OR p_subject = 'member:' || member_id
 $$;
 
 -- What was admitted in these days (from inclusive, to exclusive), as tenants_derived counts it: an index leads to the

@@ -1,5 +1,5 @@
 """The gateway with other times: the overview's rounds are shorter, since its tests wait for one or two of them; where
-that is said, so is the time for which a lease is trusted.
+that is said, so are the time for which a lease is trusted and how long an ending process lets requests finish.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from gateway.asgi import application  # sets Django up
 
 # isort: split
 from console import live
-from gateway import services
+from gateway import lifespan, services
 
 __all__ = ["application"]
 
 live.EVERY_SECONDS = float(os.environ["ROUND_SECONDS"])
+lifespan.DRAIN_SECONDS = float(os.environ.get("DRAIN_SECONDS", lifespan.DRAIN_SECONDS))
 services.TRUST_SECONDS = float(os.environ.get("TRUST_SECONDS", services.TRUST_SECONDS))

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.gateway.house import Actor, House, Process, started_gateway, wait_for
-from tests.gateway.stub_worker import CACHED, EARLY
+from tests.gateway.stub_worker import CACHED, EARLY, SILENT
 
 CHAT = "/v1/chat/completions"
 
@@ -41,6 +41,29 @@ async def test_sigterm_lets_streams_finish_and_refuses_new_ones(house: House, ac
         assert wait_for(lambda: own.process.poll() is not None, 15)
     (row,) = house.ledger(acme)
     assert (row.outcome, row.completion_tokens) == ("completed", 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_a_deploy_stops_before_its_first_token_costs_nothing(
+    house: House, acme: Actor, tmp_path: Path, stream: bool
+) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    body = {"model": house.base.name, "messages": messages, "stream": stream, "max_tokens": 100, "seed": SILENT}
+    with started_gateway(tmp_path, DRAIN_SECONDS="0.5") as own:
+        async with aiohttp.ClientSession() as session:
+            asked = asyncio.create_task(session.post(own.url + CHAT, json=body, headers=acme.headers))
+            async with asyncio.timeout(10):
+                while house.running(acme) == 0:  # noqa: ASYNC110 - the database sets no event
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)  # it is at the worker
+            own.process.send_signal(signal.SIGTERM)
+            async with await asked as answer:
+                assert answer.status == 503
+                assert "shutting down" in (await answer.json())["error"]["message"]
+        assert wait_for(lambda: own.process.poll() is not None, 15)
+    row = house.one_row(acme)
+    assert (row.outcome, row.prompt_tokens, row.completion_tokens, row.cost) == ("cancelled", 0, 0, 0)
 
 
 @pytest.mark.slow

@@ -10,9 +10,21 @@ import pytest
 from django.db import connection
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
+from django.test import RequestFactory
 
 from gateway.errors import ApiError
-from gateway.turns import ASKING, AT_ONCE, OF_ONE, OF_ONE_ASKING, Turns, to_its_end
+from gateway.turns import (
+    ASKING,
+    AT_ONCE,
+    OF_ADDRESS,
+    OF_ADDRESS_ASKING,
+    OF_ONE,
+    OF_ONE_ASKING,
+    PatientHandler,
+    Turns,
+    _client,
+    to_its_end,
+)
 from tenants.callers import Role
 from tests.console.people import member, session_of
 from tests.gateway.house import Actor, House, Process, wait_for
@@ -27,17 +39,19 @@ class Crowd:
         self.inside: list[str] = []
         self.tasks: list[asyncio.Task[str]] = []
 
-    async def _ask(self, client: str) -> str:
+    async def _ask(self, client: str, address: str) -> str:
         try:
-            async with self.turns.taken(client):
+            async with self.turns.taken(client, address):
                 self.inside.append(client)
                 await self.go.wait()
                 return "answered"
         except ApiError as error:
             return str(error.status)
 
-    async def ask(self, client: str, times: int) -> None:
-        self.tasks += [asyncio.create_task(self._ask(client)) for _ in range(times)]
+    async def ask(self, client: str, times: int, address: str | None = None) -> None:
+        """:param address: of the client; ``None``: of its own."""
+        where = client if address is None else address
+        self.tasks += [asyncio.create_task(self._ask(client, where)) for _ in range(times)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -67,6 +81,40 @@ async def test_many_clients_take_no_more_than_there_is() -> None:
     assert not crowd.turns._clients, "nobody is remembered who asks for nothing"
 
 
+async def test_one_address_leaves_places_whoever_it_says_to_be() -> None:
+    crowd = Crowd()
+    for number in range(300):
+        await crowd.ask(f"made up {number}", 1, "here")
+    assert len(crowd.inside) == OF_ADDRESS
+    await crowd.ask("quiet", 1, "there")
+    assert crowd.inside[-1] == "quiet"
+    answers = await crowd.answers()
+    assert answers.count("answered") == OF_ADDRESS_ASKING + 1
+    assert answers.count("503") == 300 - OF_ADDRESS_ASKING
+    assert not crowd.turns._clients
+
+
+@pytest.mark.parametrize(
+    ("sent", "client"),
+    [
+        ({"HTTP_AUTHORIZATION": "Bearer a", "HTTP_COOKIE": "sessionid=made-up"}, "key Bearer a"),
+        ({"HTTP_COOKIE": "sessionid=b"}, "session b"),
+        ({}, "nobody at 127.0.0.1"),
+    ],
+)
+def test_a_key_counts_whatever_cookie_comes_along(sent: dict[str, str], client: str) -> None:
+    assert _client(RequestFactory().get("/v1/models", **sent), "127.0.0.1") == client
+
+
+async def test_health_is_answered_though_every_place_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A balancer would take the process for a dead one, and its streams from it."""
+    handler = PatientHandler()
+    monkeypatch.setattr(handler, "_answer", lambda request: asyncio.sleep(0, HttpResponse(request.path)))
+    monkeypatch.setattr("gateway.turns.ASKING", 0)
+    answers = [await handler.get_response_async(RequestFactory().get(path)) for path in ("/health", "/v1/models")]
+    assert [answer.status_code for answer in answers] == [200, 503]
+
+
 async def test_who_leaves_while_waiting_takes_no_place() -> None:
     crowd = Crowd()
     await crowd.ask("one", OF_ONE + 3)
@@ -91,7 +139,7 @@ async def test_the_place_of_a_client_that_left_is_free_when_its_work_is_done() -
         return HttpResponse()
 
     async def ask() -> HttpResponseBase:
-        async with turns.taken("one"):
+        async with turns.taken("one", "here"):
             return await to_its_end(work())
 
     tasks = [asyncio.create_task(ask()) for _ in range(3 * OF_ONE)]

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.protocol import GENERATE_AUDIENCE, GRANT_ALGORITHM, Grant
+from tenants import grants
 from tenants.admission import Admitted, admit
 from tenants.db import Pool
 from tenants.errors import Denied
@@ -90,7 +91,7 @@ async def test_the_grant_says_what_was_admitted(call: Caller, actor: Any, world:
     adapter = await sync_to_async(world.adapter)(actor.tenant, "pirate")
     admitted = await call(12, 34, model=world.served(adapter))
     claims = jwt.decode(
-        admitted.grant,
+        grants.signed_now(admitted.grant),
         Path(django_settings.GRANT_PUBLIC_KEY_FILE).read_bytes(),  # noqa: ASYNC240
         algorithms=[GRANT_ALGORITHM],
         audience=GENERATE_AUDIENCE,
