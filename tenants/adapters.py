@@ -6,19 +6,18 @@ content goes from the store when it has been unused for a day (:mod:`tenants.ada
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
-from tenants import audit, files, provisioning
+from tenants import audit, provisioning
 from tenants.actors import Actor
+from tenants.batch_inputs import Mentions
 from tenants.errors import Conflict, Invalid, NotFound
-from tenants.models import Adapter, AdapterVersion, Batch, File, InferenceRequest, Tenant
+from tenants.models import Adapter, AdapterVersion, InferenceRequest, Tenant
 
 IN_USE = "in_use"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -73,9 +72,12 @@ def delete(actor: Actor, tenant: Tenant, name: str) -> None:
     Raises :class:`~tenants.errors.NotFound`, and :class:`~tenants.errors.Conflict` (``in_use``) listing the shares,
     running requests and unfinished batches that refer to it.
     """
+    adapter = find(tenant, name)
+    mentions = Mentions(adapter)
+    _refuse(str(adapter), _referring(adapter, mentions))  # files are read here, while nobody waits for the row
     with transaction.atomic():
         adapter = _locked(tenant, name)
-        _refuse(str(adapter), referring(adapter))
+        _refuse(str(adapter), _referring(adapter, mentions))
         now = timezone.now()
         numbers = list(adapter.versions.order_by("number").values_list("number", flat=True))
         adapter.versions.update(deleted_at=now)
@@ -91,12 +93,15 @@ def delete_version(actor: Actor, tenant: Tenant, name: str, number: int) -> None
     """Delete one version. Its number is not given out again.
 
     Raises :class:`~tenants.errors.NotFound`, and :class:`~tenants.errors.Conflict` (``in_use``) where the adapter's
-    name stands for it, a canary or a running request.
+    name stands for it, a canary, a running request or an unfinished batch that names it.
     """
+    adapter, version = find(tenant, name), find_version(tenant, name, number)
+    mentions = Mentions(adapter, number)
+    _refuse(f"{adapter} v{number}", _referring_to_version(adapter, version, mentions))
     with transaction.atomic():
         adapter = _locked(tenant, name)
         version = find_version(tenant, name, number)
-        _refuse(f"{adapter} v{number}", referring_to_version(adapter, version))
+        _refuse(f"{adapter} v{number}", _referring_to_version(adapter, version, mentions))
         adapter.versions.filter(pk=version.pk).update(deleted_at=timezone.now())
         before = {"version": number, "digest": version.digest, "state": version.state}
         audit.record(actor, "adapter.version_deleted", str(adapter), tenant=tenant, before=before)
@@ -104,17 +109,21 @@ def delete_version(actor: Actor, tenant: Tenant, name: str, number: int) -> None
 
 def referring(adapter: Adapter) -> list[str]:
     """What keeps an adapter from being deleted, at this moment: shares, running requests, unfinished batches."""
-    return [*_shares(adapter), *_running(adapter=adapter), *_batches(adapter)]
+    return _referring(adapter, Mentions(adapter))
 
 
 def referring_to_version(adapter: Adapter, version: AdapterVersion) -> list[str]:
     """As :func:`referring`, of one of its versions."""
+    return _referring_to_version(adapter, version, Mentions(adapter, version.number))
+
+
+def _referring_to_version(adapter: Adapter, version: AdapterVersion, mentions: Mentions) -> list[str]:
     found = []
     if adapter.canary_id == version.pk:
         found.append("it is the canary (end it first)")
     if adapter.current_id == version.pk:
         found.append(f"{adapter} stands for it (promote another version first)")
-    return [*found, *_running(version=version)]
+    return [*found, *_running(version=version), *_named(mentions)]
 
 
 def _locked(tenant: Tenant, name: str) -> Adapter:
@@ -132,6 +141,15 @@ def _refuse(what: str, referring: list[str]) -> None:
         raise Conflict(f"{what} is in use: {'; '.join(referring)}.", code=IN_USE)
 
 
+def _referring(adapter: Adapter, mentions: Mentions) -> list[str]:
+    """Another tenant's batches that name it need a share."""
+    return [*_shares(adapter), *_running(adapter=adapter), *_named(mentions)]
+
+
+def _named(mentions: Mentions) -> list[str]:
+    return [f"the batch {batch}" for batch in mentions.batches()]
+
+
 def _shares(adapter: Adapter) -> Iterator[str]:
     slugs = list(adapter.allowances.unscoped().order_by("tenant__slug").values_list("tenant__slug", flat=True))
     if slugs:
@@ -145,24 +163,3 @@ def _running(**version: Adapter | AdapterVersion) -> Iterator[str]:
     running = InferenceRequest.objects.unscoped().filter(state=InferenceRequest.State.RUNNING, **lookup).count()
     if running:
         yield f"{running} running {'request' if running == 1 else 'requests'}"
-
-
-def _batches(adapter: Adapter) -> Iterator[str]:
-    """The tenant's own unfinished batches that name it; another tenant's need a share."""
-    unfinished = dict(
-        Batch.objects.filter(tenant=adapter.tenant, status__in=Batch.UNFINISHED).values_list("pk", "input_file_id")
-    )
-    inputs = File.objects.filter(tenant=adapter.tenant, pk__in=unfinished.values()).in_bulk()
-    for batch, file in unfinished.items():
-        if file in inputs and _names(files.content_path(inputs[file]), adapter):
-            yield f"the batch {batch}"
-
-
-def _names(path: Path, adapter: Adapter) -> bool:
-    owner, name = (re.escape(text.encode()) for text in (adapter.tenant.slug, adapter.name))
-    quoted = re.compile(rb'"(?:%b\\?/)?%b(?:@\d+)?"' % (owner, name))
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return quoted.search(content) is not None
-    except (FileNotFoundError, ValueError):  # gone, or empty
-        return False

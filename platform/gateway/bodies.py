@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from weakref import WeakKeyDictionary
 
-from gateway.turns import Turns
+from gateway.turns import Share, Turns
 from tenants.access import Access
 from tenants.db import Pool
 from tenants.denials import note_refusal
@@ -24,8 +24,8 @@ REST = 3.0
 """After a body that took longer than :data:`LONG_SECONDS`, none is begun for so many times as long, even where its
 client leaves: three quarters of the loop's time are left for what runs."""
 
-MOST_WAITING = 512
-MOST_WAITING_OF_ONE_TENANT = 64
+ALL = Share(1, 512)
+OF_ONE_TENANT = Share(1, 64)
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 """Of each event loop: it is its time that is shared out."""
@@ -65,7 +65,7 @@ def _turns() -> Turns:
     loop = asyncio.get_running_loop()
     turns = _TURNS.get(loop)
     if turns is None:
-        turns = _TURNS[loop] = Turns(1, 1, asking=MOST_WAITING, of_one_asking=MOST_WAITING_OF_ONE_TENANT)
+        turns = _TURNS[loop] = Turns(ALL, OF_ONE_TENANT)
     return turns
 
 

@@ -32,6 +32,7 @@ from gateway.visitors import caller_of_page, has_token
 from inference.safetensors_header import printable
 from tenants import files
 from tenants.callers import Caller, Role
+from tenants.rows import hold_tenant
 
 UPLOAD_SECONDS = 900.0
 STALL_SECONDS = 30.0
@@ -88,7 +89,7 @@ class FileUpload:
                 finally:
                     form.close()
                 key = _header(scope, HEADER.lower().encode()).decode("latin-1")
-                return await _orm(lambda: _register(caller, form, path, digest, key or None))
+                return await _orm(lambda: _register(door, caller, form, path, digest=digest, key=key or None))
 
     @asynccontextmanager
     async def _place(self, caller: Caller) -> AsyncIterator[None]:
@@ -164,8 +165,11 @@ def _admit(door: Callable[[], Caller], size: int) -> Caller:
 
 
 def _register(
-    caller: Caller, form: FileForm, path: Path, digest: bytes, key: str | None
+    door: Callable[[], Caller], caller: Caller, form: FileForm, path: Path, *, digest: bytes, key: str | None
 ) -> tuple[bytes, dict[str, str]]:
+    """The file, for whoever may still send it: ``door`` is asked again, for :data:`UPLOAD_SECONDS` are long enough to
+    revoke a key, to demote its member or to sign out.
+    """
     purpose = form.fields.get("purpose")
     if purpose is None:
         raise bad_request("purpose is required.", "purpose", "missing_required_parameter")
@@ -174,13 +178,17 @@ def _register(
     kept = _kept(form.fields)
 
     def view() -> File:
-        return shown(files.receive(caller.actor, caller.tenant, path, _name(form.filename), kept))
+        hold_tenant(caller.tenant.pk)  # first: who waits in line here is asked after that
+        now = door()
+        return shown(files.receive(now.actor, now.tenant, path, _name(form.filename), kept))
 
     with transaction.atomic():
         if key is None:
             return orjson.dumps(view().model_dump()), {}
         told = orjson.dumps(["POST /v1/files", form.filename, form.fields], option=orjson.OPT_SORT_KEYS)
         answer = once(caller.name, key, hashlib.sha256(told + digest).digest(), view)
+        if isinstance(answer, HttpResponse):
+            door()  # of a repetition it was not asked yet
     if isinstance(answer, HttpResponse):
         return answer.content, {REPLAYED: "true"}
     return orjson.dumps(answer.model_dump()), {}

@@ -8,10 +8,9 @@ Streams and admission do not come here: their connections are in a pool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -25,61 +24,74 @@ from gateway.api_paths import is_api
 from gateway.errors import ApiError, overloaded
 from tenants.addresses import address_of
 
-AT_ONCE = 16
-OF_ONE = 4
-"""Of one client: a key, a session, else an address. The others find places whatever it does."""
 
-ASKING = 256
-OF_ONE_ASKING = 48
-"""With those that wait: a browser asks for some twenty files and parts of a page together."""
+class Share(NamedTuple):
+    """:param places: at a time. :param asking: with those that wait."""
 
-OF_ADDRESS = 12
-OF_ADDRESS_ASKING = 192
+    places: int
+    asking: int
+
+
+ALL = Share(16, 256)
+OF_ONE = Share(4, 48)
+"""Of one client: a key, a session, else an address. The others find places whatever it does. A browser asks for some
+twenty files and parts of a page together."""
+
+OF_ADDRESS = Share(12, 192)
 """Of all clients at one address. Keys and sessions have proved nothing yet: whoever makes them up has an address."""
 
 HEALTH = "/health"
 """Needs no place: it asks nobody, and a busy process that does not answer it would be taken for a dead one."""
 
 
-@dataclass(slots=True)
-class _Client:
-    places: asyncio.Semaphore
-    most_asking: int
-    asking: int = 0
+class _Party:
+    """Who asks, or where they are, as long as they do."""
+
+    def __init__(self, share: Share) -> None:
+        self.places = asyncio.Semaphore(share.places)
+        self.most_asking = share.asking
+        self.asking = 0
 
 
 class Turns:
-    """Places in the order of asking, of each client and each address a few at a time. Belongs to one event loop."""
+    """Places in the order of asking, of each party a few at a time. Belongs to one event loop.
 
-    def __init__(self) -> None:
-        self._places = asyncio.Semaphore(AT_ONCE)
-        self._clients: dict[str, _Client] = {}
-        self._asking = 0
+    :param all: of everybody. :param shares: of each party that a request names, in that order.
+    """
+
+    def __init__(self, all: Share, *shares: Share) -> None:
+        self._all = _Party(all)
+        self._shares = shares
+        self._parties: dict[tuple[int, str], _Party] = {}
 
     @asynccontextmanager
-    async def taken(self, client: str, address: str | None) -> AsyncIterator[None]:
-        """A place while it lasts. Raises :class:`~gateway.errors.ApiError` 503 at once where too many wait."""
-        names = client, f"address {address}"
-        one = self._clients.setdefault(names[0], _Client(asyncio.Semaphore(OF_ONE), OF_ONE_ASKING))
-        there = self._clients.setdefault(names[1], _Client(asyncio.Semaphore(OF_ADDRESS), OF_ADDRESS_ASKING))
-        self._count(names, 1)
+    async def taken(self, *names: str) -> AsyncIterator[None]:
+        """A place while it lasts. Raises :class:`~gateway.errors.ApiError` 503 at once where too many wait.
+
+        :param names: of the parties, one for each of ``shares``.
+        """
+        keys = list(enumerate(names))
+        parties = [self._parties.setdefault(key, _Party(share)) for key, share in zip(keys, self._shares, strict=True)]
+        self._count(keys, 1)
         try:
-            if one.asking > one.most_asking or there.asking > there.most_asking:
+            if any(party.asking > party.most_asking for party in parties):
                 raise overloaded("Too many of your requests are waiting; try again shortly.", 1.0)
-            if self._asking > ASKING:
+            if self._all.asking > self._all.most_asking:
                 raise overloaded("The server is busy; try again shortly.", 2.0)
-            async with one.places, there.places, self._places:
+            async with AsyncExitStack() as place:
+                for party in (*parties, self._all):
+                    await place.enter_async_context(party.places)
                 yield
         finally:
-            self._count(names, -1)
+            self._count(keys, -1)
 
-    def _count(self, names: tuple[str, str], step: int) -> None:
+    def _count(self, keys: Sequence[tuple[int, str]], step: int) -> None:
         """Who asks for nothing is not remembered."""
-        self._asking += step
-        for name in names:
-            self._clients[name].asking += step
-            if not self._clients[name].asking:
-                del self._clients[name]
+        self._all.asking += step
+        for key in keys:
+            self._parties[key].asking += step
+            if not self._parties[key].asking:
+                del self._parties[key]
 
 
 class PatientHandler(ASGIHandler):
@@ -93,8 +105,8 @@ class PatientHandler(ASGIHandler):
         if request.path == HEALTH:
             return await self._answer(request)
         if self._turns is None:
-            self._turns = Turns()
-        address = address_of(request)
+            self._turns = Turns(ALL, OF_ONE, OF_ADDRESS)
+        address = str(address_of(request))
         try:
             async with self._turns.taken(_client(request, address), address):
                 return await to_its_end(self._answer(request))
@@ -119,7 +131,7 @@ async def to_its_end(work: Coroutine[Any, Any, HttpResponseBase]) -> HttpRespons
         raise
 
 
-def _client(request: HttpRequest, address: str | None) -> str:
+def _client(request: HttpRequest, address: str) -> str:
     """By what counts: a key that is sent counts alone, whatever cookie comes along."""
     key = request.META.get("HTTP_AUTHORIZATION")
     if key:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import socket
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,8 +14,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import openai
 import pytest
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.utils import timezone
 from openai import AsyncOpenAI, OpenAI
 from yarl import URL
 
@@ -340,6 +343,96 @@ async def test_without_a_key_nothing_is_written(house: House, acme: Actor, gatew
     status, body, _ = await upload(gateway, nobody, form(b"x" * 100_000))
     assert (status, body["error"]["code"]) == (401, "invalid_api_key")
     assert half_uploads() <= before
+
+
+async def in_two_parts(
+    gateway: Process, headers: dict[str, str], between: Callable[[], object], content: bytes = b"{}\n"
+) -> tuple[int, Any]:
+    """An upload during which something happens once its first part lies on the disk; nothing of it may lie there in
+    the end, refused or not.
+    """
+    before = half_uploads()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield content
+        await asyncio.to_thread(wait_for, lambda: half_uploads() - before)
+        await sync_to_async(between)()
+        yield content
+
+    data = aiohttp.FormData({"purpose": "batch"})
+    data.add_field("file", slowly(), filename="in.jsonl")
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{gateway.url}/v1/files", data=data, headers=headers) as answer,
+    ):
+        found = await answer.json()
+    assert half_uploads() <= before
+    return answer.status, found.get("error", found)
+
+
+def lying(actor: Actor) -> list[Path]:
+    return list((settings.FILES_DIR / str(actor.tenant.pk)).glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"revoked_at": timezone.now()}, 401, "invalid_api_key"),
+        ({"expires_at": timezone.now()}, 401, "invalid_api_key"),
+        ({"allowed_addresses": ["192.0.2.0/24"]}, 403, "address_not_allowed"),
+        ({"scope": "manage"}, 403, None),
+        ({}, 200, None),
+    ],
+)
+@pytest.mark.parametrize("again", [{}, {"Idempotency-Key": "one"}])
+async def test_a_key_has_to_be_good_at_the_end_of_its_upload(
+    house: House,
+    acme: Actor,
+    gateway: Process,
+    change: dict[str, Any],
+    status: int,
+    code: str | None,
+    again: dict[str, str],
+) -> None:
+    def happens() -> None:
+        ApiKey.objects.filter(tenant=acme.tenant).update(name="renamed", **change)
+
+    found, answer = await in_two_parts(gateway, acme.headers | again, happens)
+    assert found == status, answer
+    assert code is None or answer["code"] == code
+    registered = 1 if status == 200 else 0
+    assert File.objects.filter(tenant=acme.tenant).count() == len(lying(acme)) == registered
+    assert AuditEntry.objects.filter(tenant=acme.tenant).count() == registered
+
+
+async def test_a_repetition_is_told_nothing_once_its_key_is_revoked(
+    house: House, acme: Actor, gateway: Process
+) -> None:
+    again = {"Idempotency-Key": "one"}
+    status, _ = await in_two_parts(gateway, acme.headers | again, lambda: None)
+    assert status == 200
+    revoked = {"revoked_at": timezone.now()}
+    status, answer = await in_two_parts(
+        gateway, acme.headers | again, lambda: ApiKey.objects.filter(tenant=acme.tenant).update(**revoked)
+    )
+    assert (status, answer["code"]) == (401, "invalid_api_key")
+    assert len(lying(acme)) == 1
+
+
+async def test_a_member_who_is_demoted_meanwhile_sends_nothing(house: House, acme: Actor, gateway: Process) -> None:
+    def dave() -> tuple[Member, Actor]:
+        user = get_user_model().objects.create_user("dave")
+        member = Member.objects.create(tenant=acme.tenant, user=user, role=Member.Role.DEVELOPER)
+        key, secret = ApiKey.issue(acme.tenant, member=member)
+        return member, Actor(acme.tenant, key, secret.reveal())
+
+    member, actor = await sync_to_async(dave)()
+
+    def demoted() -> None:
+        Member.objects.filter(pk=member.pk, tenant=acme.tenant).update(role=Member.Role.VIEWER)
+
+    assert (await in_two_parts(gateway, actor.headers, demoted))[0] == 403
+    assert lying(acme) == []
 
 
 def test_what_is_too_large_is_refused_before_it_is_sent(house: House, acme: Actor, gateway: Process) -> None:

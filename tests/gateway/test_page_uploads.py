@@ -9,13 +9,14 @@ import aiohttp
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 
 from tenants import files
 from tenants.callers import Role
-from tenants.models import AuditEntry, File
+from tenants.models import AuditEntry, File, Member
 from tests.console.people import member, operator, session_of
 from tests.gateway.house import Actor, Process
-from tests.gateway.test_files_and_batches import form
+from tests.gateway.test_files_and_batches import form, in_two_parts, lying
 
 TOKEN = "a" * 32
 
@@ -89,6 +90,31 @@ async def test_who_may_not(
     assert found == status, error
     assert code is None or error["code"] == code
     assert uploaded(acme) == uploaded(stranger) == []
+
+
+def leaves(user: User) -> None:
+    Member.objects.unscoped().filter(user=user).delete()
+
+
+def is_demoted(user: User) -> None:
+    Member.objects.unscoped().filter(user=user).update(role=Role.VIEWER)
+
+
+def signs_out(user: User) -> None:
+    Session.objects.all().delete()
+
+
+@pytest.mark.parametrize(("change", "status"), [(leaves, 404), (is_demoted, 403), (signs_out, 401)])
+async def test_whoever_may_no_longer_at_the_end_of_it_sends_nothing(
+    gateway: Process, acme: Actor, change: Callable[[User], None], status: int
+) -> None:
+    user = member(acme.tenant, Role.DEVELOPER, "ada")
+    cookie = f"csrftoken={TOKEN}; {settings.SESSION_COOKIE_NAME}={session_of(user)}"
+    headers = {"X-Tenant": "acme", "X-CSRFToken": TOKEN, "Cookie": cookie}
+    found, error = await in_two_parts(gateway, headers, lambda: change(user))
+    assert found == status, error
+    assert uploaded(acme) == lying(acme) == []
+    assert not AuditEntry.objects.filter(tenant=acme.tenant, action="file.uploaded").exists()
 
 
 async def test_more_than_a_file_may_have(gateway: Process, acme: Actor) -> None:

@@ -13,18 +13,7 @@ from django.http.response import HttpResponseBase
 from django.test import RequestFactory
 
 from gateway.errors import ApiError
-from gateway.turns import (
-    ASKING,
-    AT_ONCE,
-    OF_ADDRESS,
-    OF_ADDRESS_ASKING,
-    OF_ONE,
-    OF_ONE_ASKING,
-    PatientHandler,
-    Turns,
-    _client,
-    to_its_end,
-)
+from gateway.turns import ALL, OF_ADDRESS, OF_ONE, PatientHandler, Share, Turns, _client, to_its_end
 from tenants.callers import Role
 from tests.console.people import member, session_of
 from tests.gateway.house import Actor, House, Process, wait_for
@@ -34,7 +23,7 @@ class Crowd:
     """Requests that hold their places until they are told to go."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.turns = Turns(ALL, OF_ONE, OF_ADDRESS)
         self.go = asyncio.Event()
         self.inside: list[str] = []
         self.tasks: list[asyncio.Task[str]] = []
@@ -63,35 +52,35 @@ class Crowd:
 async def test_one_client_takes_few_places_and_the_next_is_let_in_at_once() -> None:
     crowd = Crowd()
     await crowd.ask("loud", 300)
-    assert crowd.inside == ["loud"] * OF_ONE
+    assert crowd.inside == ["loud"] * OF_ONE.places
     await crowd.ask("quiet", 1)
     assert crowd.inside[-1] == "quiet"
     answers = await crowd.answers()
-    assert answers.count("answered") == OF_ONE_ASKING + 1
-    assert answers.count("503") == 300 - OF_ONE_ASKING
+    assert answers.count("answered") == OF_ONE.asking + 1
+    assert answers.count("503") == 300 - OF_ONE.asking
 
 
-async def test_many_clients_take_no_more_than_there_is() -> None:
+async def test_many_parties_take_no_more_than_there_is() -> None:
     crowd = Crowd()
     for number in range(100):
         await crowd.ask(f"c{number}", 5)
-    assert len(crowd.inside) == AT_ONCE
+    assert len(crowd.inside) == ALL.places
     answers = await crowd.answers()
-    assert answers.count("answered") == ASKING
-    assert not crowd.turns._clients, "nobody is remembered who asks for nothing"
+    assert answers.count("answered") == ALL.asking
+    assert not crowd.turns._parties, "nobody is remembered who asks for nothing"
 
 
 async def test_one_address_leaves_places_whoever_it_says_to_be() -> None:
     crowd = Crowd()
     for number in range(300):
         await crowd.ask(f"made up {number}", 1, "here")
-    assert len(crowd.inside) == OF_ADDRESS
+    assert len(crowd.inside) == OF_ADDRESS.places
     await crowd.ask("quiet", 1, "there")
     assert crowd.inside[-1] == "quiet"
     answers = await crowd.answers()
-    assert answers.count("answered") == OF_ADDRESS_ASKING + 1
-    assert answers.count("503") == 300 - OF_ADDRESS_ASKING
-    assert not crowd.turns._clients
+    assert answers.count("answered") == OF_ADDRESS.asking + 1
+    assert answers.count("503") == 300 - OF_ADDRESS.asking
+    assert not crowd.turns._parties
 
 
 @pytest.mark.parametrize(
@@ -110,26 +99,26 @@ async def test_health_is_answered_though_every_place_is_taken(monkeypatch: pytes
     """A balancer would take the process for a dead one, and its streams from it."""
     handler = PatientHandler()
     monkeypatch.setattr(handler, "_answer", lambda request: asyncio.sleep(0, HttpResponse(request.path)))
-    monkeypatch.setattr("gateway.turns.ASKING", 0)
+    monkeypatch.setattr("gateway.turns.ALL", Share(1, 0))
     answers = [await handler.get_response_async(RequestFactory().get(path)) for path in ("/health", "/v1/models")]
     assert [answer.status_code for answer in answers] == [200, 503]
 
 
 async def test_who_leaves_while_waiting_takes_no_place() -> None:
     crowd = Crowd()
-    await crowd.ask("one", OF_ONE + 3)
-    for task in crowd.tasks[OF_ONE:]:
+    await crowd.ask("one", OF_ONE.places + 3)
+    for task in crowd.tasks[OF_ONE.places :]:
         task.cancel()
     await asyncio.sleep(0)
     await crowd.ask("one", 1)
     crowd.go.set()
     assert await crowd.tasks[-1] == "answered"
-    assert len(crowd.inside) == OF_ONE + 1
+    assert len(crowd.inside) == OF_ONE.places + 1
 
 
 async def test_the_place_of_a_client_that_left_is_free_when_its_work_is_done() -> None:
     """Its thread cannot be stopped."""
-    turns, finish, working = Turns(), asyncio.Event(), 0
+    turns, finish, working = Turns(ALL, OF_ONE, OF_ADDRESS), asyncio.Event(), 0
 
     async def work() -> HttpResponse:
         nonlocal working
@@ -142,15 +131,16 @@ async def test_the_place_of_a_client_that_left_is_free_when_its_work_is_done() -
         async with turns.taken("one", "here"):
             return await to_its_end(work())
 
-    tasks = [asyncio.create_task(ask()) for _ in range(3 * OF_ONE)]
+    tasks = [asyncio.create_task(ask()) for _ in range(3 * OF_ONE.places)]
     await asyncio.sleep(0.01)
-    for task in tasks[: 2 * OF_ONE]:
+    for task in tasks[: 2 * OF_ONE.places]:
         task.cancel()
     await asyncio.sleep(0.01)
-    assert working == OF_ONE, "those that left work on, and nobody has come in"
+    assert working == OF_ONE.places, "those that left work on, and nobody has come in"
     finish.set()
     done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [isinstance(one, asyncio.CancelledError) for one in done] == [True] * 2 * OF_ONE + [False] * OF_ONE
+    cancelled = [isinstance(one, asyncio.CancelledError) for one in done]
+    assert cancelled == [True] * 2 * OF_ONE.places + [False] * OF_ONE.places
 
 
 def backends() -> int:
@@ -185,5 +175,5 @@ async def test_a_burst_of_one_developer_leaves_connections_and_answers_to_others
         statuses = [task.result() for task in burst]
     assert set(others) == {200}
     assert set(statuses) == {200, 503}
-    assert most - before <= AT_ONCE + 4
+    assert most - before <= ALL.places + 4
     wait_for(lambda: backends() <= before + 4, 10)

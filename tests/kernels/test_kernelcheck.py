@@ -14,22 +14,64 @@ KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """In a process without the interpreter that the tests beside this one use."""
-    environment = {**os.environ, "PYTHONPATH": str(KERNELS), "PYTHONWARNINGS": "ignore"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{KERNELS}{os.pathsep}{Path(__file__).parent}",
+        "PYTHONWARNINGS": "ignore",
+    }
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-def test_every_kernel_compiles_within_its_limits(target: str) -> None:
-    done = run(
-        f"import sys; sys.argv = ['kernelcheck', '--target', '{target}']; import kernelcheck.__main__ as m; m.main()"
-    )
+def compiled(target: str, prepare: str = "") -> list[list[str]]:
+    """The words of each line of ``make kernels-check``, whose first is the kernel; all within their limits.
+
+    :param prepare: what else to do with ``m``, its module, before it runs.
+    """
+    done = run(f"""
+import sys
+import kernelcheck.__main__ as m
+sys.argv = ["kernelcheck", "--target", "{target}"]
+{prepare}
+m.main()
+""")
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()[1:]
-    assert len(lines) >= 170
+    lines = [line.split() for line in done.stdout.splitlines()[1:]]
     assert all(target in line for line in lines)
+    return lines
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_within_its_limits() -> None:
+    assert len(compiled("sm_90")) >= 170
+
+
+@pytest.mark.slow
+def test_a_sample_compiles_within_its_limits_for_another_target() -> None:
+    """``make kernels-check`` compiles the whole for this one too, which takes several times as long."""
+    prepare = """
+from kernelcheck_sample import sample
+whole = m.variants
+m.variants = lambda target: sample(whole(target))
+"""
+    lines = compiled("gfx942", prepare)
+    assert len(lines) >= 45
+    assert len({line[0] for line in lines}) >= 9
+
+
+def test_the_sample_holds_every_kernel_type_and_shape() -> None:
+    done = run("""
+from kernelcheck.variants import variants
+from kernelcheck_sample import ONE_OF, sample
+whole = list(variants("gfx942"))
+taken = sample(whole)
+missing = {variant.kernel.__name__ for variant in whole} - {variant.kernel.__name__ for variant in taken}
+words = [{word for variant in some for word in variant.label.replace(",", "").split()} for some in (whole, taken)]
+print(missing or "all", words[0] - words[1] or "all", len(taken) < len(whole) / ONE_OF + 9)
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all all True\n"
 
 
 def test_what_is_beyond_a_limit_is_said() -> None:

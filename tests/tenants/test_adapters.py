@@ -14,13 +14,14 @@ from django.db import connection
 from django.utils import timezone
 
 from inference.adapter_format import content_digest, store_path
-from tenants import adapter_shares, adapter_store, adapters, files, intake, tasks
+from tenants import adapter_shares, adapter_store, adapters, batches, files, intake, tasks
 from tenants.access import authenticate
 from tenants.actors import Actor
 from tenants.adapter_files import incoming
+from tenants.batch_inputs import Mentions
 from tenants.db import open_pool
 from tenants.errors import Conflict, Invalid, NotFound
-from tenants.models import Adapter, AdapterVersion, AuditEntry, Batch, ModelAllowance, Release
+from tenants.models import Adapter, AdapterVersion, AuditEntry, Batch, File, ModelAllowance, Release
 
 ACTOR = Actor("key", "abc", "192.0.2.7")
 NOW = timedelta(0)
@@ -63,6 +64,16 @@ def actions(tenant: Any) -> list[str]:
     return [entry.action for entry in AuditEntry.objects.filter(tenant=tenant).order_by("pk")]
 
 
+def input_file(actor: Any, content: bytes) -> File:
+    path = files.incoming()
+    path.write_bytes(content)
+    return files.receive(ACTOR, actor.tenant, path, "in.jsonl", timedelta(days=1))
+
+
+def batch_of(actor: Any, file: File) -> Batch:
+    return batches.create(ACTOR, actor.key, input_file_id=file.pk, endpoint="/v1/chat/completions")
+
+
 # Deleting -------------------------------------------------------------------------------------------------------------
 
 
@@ -95,19 +106,7 @@ def test_what_refers_to_an_adapter_is_listed(
             " VALUES (%s, %s, %s, %s, %s, 'running', 1, 1, 0, 0, now(), now())",
             [request, globex.tenant.pk, globex.key.pk, world.base.pk, version.pk],
         )
-    content = Path(files.incoming()) / "upload"
-    content.parent.mkdir(parents=True, exist_ok=True)
-    content.write_bytes(b'{"custom_id": "1", "body": {"model": "acme\\/pirate"}}\n')
-    file = files.receive(ACTOR, acme.tenant, content, "in.jsonl", timedelta(days=1))
-    now = timezone.now()
-    batch = Batch.objects.create(
-        tenant=acme.tenant,
-        key=acme.key,
-        endpoint="/v1/chat/completions",
-        input_file_id=file.pk,
-        created_at=now,
-        expires_at=now + timedelta(days=1),
-    )
+    batch = batch_of(acme, input_file(acme, b'{"custom_id": "1", "body": {"model": "acme\\/pirate"}}\n'))
     with pytest.raises(Conflict) as refused:
         adapters.delete(ACTOR, acme.tenant, "pirate")
     assert refused.value.code == "in_use"
@@ -120,6 +119,55 @@ def test_what_refers_to_an_adapter_is_listed(
     with connection.cursor() as cursor:
         cursor.execute("UPDATE tenants_inferencerequest SET state = 'settled' WHERE id = %s", [request])
     adapters.delete(ACTOR, acme.tenant, "pirate")
+
+
+def test_a_version_that_a_batch_names_stays(acme: Any, make_adapter: Any) -> None:
+    """Its remaining lines would fail."""
+    ready(acme, make_adapter())
+    ready(acme, make_adapter(seed=1))
+    ready(acme, make_adapter(seed=2))
+    batch = batch_of(acme, input_file(acme, b'{"custom_id": "1", "body": {"model": "pirate@1"}}\n'))
+    with pytest.raises(Conflict, match=f"the batch {batch.pk}"):
+        adapters.delete_version(ACTOR, acme.tenant, "pirate", 1)
+    adapters.delete_version(ACTOR, acme.tenant, "pirate", 2)
+    Batch.objects.filter(tenant=acme.tenant).update(status="completed")
+    adapters.delete_version(ACTOR, acme.tenant, "pirate", 1)
+
+
+def test_each_input_is_read_once_and_while_nobody_waits(
+    acme: Any, make_adapter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready(acme, make_adapter())
+    file = input_file(acme, b'{"body": {"model": "llama-tiny"}}\n')
+    for _ in range(3):
+        batch_of(acme, file)
+    read, look = [], Mentions._in
+
+    def seen(self: Mentions, path: Path) -> bool:
+        read.append((path.name, connection.in_atomic_block))
+        return look(self, path)
+
+    monkeypatch.setattr(Mentions, "_in", seen)
+    assert adapters.referring(adapters.find(acme.tenant, "pirate")) == []
+    assert read == [(file.pk, False)]
+    adapters.delete(ACTOR, acme.tenant, "pirate")
+    assert read == [(file.pk, False)] * 2
+
+
+def test_a_batch_that_comes_while_inputs_are_read_counts_too(
+    acme: Any, make_adapter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready(acme, make_adapter())
+    file = input_file(acme, b'{"body": {"model": "pirate@1"}}\n')
+    lock = adapters._locked
+
+    def locked(tenant: Any, name: str) -> Adapter:
+        batch_of(acme, file)
+        return lock(tenant, name)
+
+    monkeypatch.setattr(adapters, "_locked", locked)
+    with pytest.raises(Conflict, match="the batch batch_"):
+        adapters.delete(ACTOR, acme.tenant, "pirate")
 
 
 def test_a_version_is_deleted_and_its_number_not_given_again(acme: Any, make_adapter: Any) -> None:

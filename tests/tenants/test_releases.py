@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -250,3 +251,16 @@ async def test_one_version_by_its_number(acme: Any, world: Any, db_pool: Pool, n
     for name in ("acme/pirate@1", "pirate@1"):
         with pytest.raises(ModelNotFound):
             await version_of(db_pool, stranger, name)
+
+
+@pytest.mark.usefixtures("orm_thread")
+async def test_a_version_is_kept_from_whom_its_adapter_is_kept_from(world: Any, db_pool: Pool) -> None:
+    actor = await sync_to_async(lambda: world.actor("acme", member_limits={}))()
+    pirate = await sync_to_async(world.adapter)(actor.tenant, "pirate")
+    access = await authenticate(db_pool, actor.secret)
+    key, member = actor.key, actor.key.member
+    for holder, only, usable in ((key, [], False), (key, [pirate.pk], True), (member, [], False), (member, None, True)):
+        holder.only_adapters = only
+        await sync_to_async(holder.save)()
+        with nullcontext() if usable else pytest.raises(ModelNotFound):
+            assert (await version_of(db_pool, access, "pirate@1")).id == "acme/pirate@1"

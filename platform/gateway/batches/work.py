@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -25,8 +26,10 @@ from gateway.services import Services
 from gateway.transport import serve
 from tenants import batch_work, files
 from tenants.access import Access, access_of_key
-from tenants.errors import InvalidKey
+from tenants.db import Pool
+from tenants.errors import InvalidKey, ModelNotFound
 from tenants.models import Batch, File
+from tenants.versions import is_version, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +119,8 @@ class Work:
         else:
             try:
                 access = await self._current_access()
-                total, errors = await asyncio.to_thread(check, path, self.batch.endpoint, access.resolve)
+                resolve = _resolver(self._services.pool, access)
+                total, errors = await asyncio.to_thread(check, path, self.batch.endpoint, resolve)
             except InvalidKey as error:
                 total, errors = 0, [{"code": "invalid_api_key", "line": None, "message": str(error), "param": None}]
         if errors:
@@ -269,6 +273,34 @@ class Work:
             for path in (answers, failures):
                 if path is not None:
                     path.unlink(missing_ok=True)
+
+
+def _resolver(pool: Pool, access: Access) -> Callable[[str], object]:
+    """Whether the key may use the model of this name, as a live request finds out: for the thread of a check beside
+    this loop. A name with a version is asked for once, however many lines have it.
+
+    What it returns raises :class:`~tenants.errors.ModelNotFound`, and as :func:`~tenants.versions.version_of`.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def asked(name: str) -> bool:
+        try:
+            await version_of(pool, access, name)
+        except ModelNotFound:
+            return False
+        return True
+
+    @cache
+    def there(name: str) -> bool:
+        return asyncio.run_coroutine_threadsafe(asked(name), loop).result()
+
+    def resolve(name: str) -> None:
+        if not is_version(name):
+            access.resolve(name)
+        elif not there(name):
+            raise ModelNotFound(name)
+
+    return resolve
 
 
 def _gone() -> dict[str, Any]:

@@ -15,7 +15,11 @@ from gateway.batches import runner, work
 from gateway.batches.line_run import PRIORITY, LineTransport
 from gateway.chat import Run
 from tenants import batch_work, batches, reconciliation
-from tenants.models import ApiKey, Batch, Tenant
+from tenants.access import Access, ServedModel
+from tenants.db import Pool
+from tenants.grants import signed_now
+from tenants.models import Adapter, AdapterVersion, ApiKey, Batch, LedgerEntry, Tenant
+from tenants.versions import version_of
 from tests.gateway.batches.conftest import BY_TEST, Lines, again, content, line, new_batch, soon_over
 from tests.gateway.house import Actor, House
 from tests.gateway.stub_worker import AT_FAULT, BREAK_OFF, SILENT
@@ -71,6 +75,50 @@ async def test_text_completions_and_every_field_of_a_live_request(house: House, 
     assert len(answer["response"]["body"]["choices"]) == 2
 
 
+async def test_lines_may_name_one_version(house: House, acme: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.adapter(acme, "pirate", "a" * 64)
+    adapter = Adapter.objects.get(tenant=acme.tenant, name="pirate")
+    three = AdapterVersion.objects.create(adapter=adapter, number=3, state="ready", digest="c" * 64)
+    asked = []
+
+    async def seen(pool: Pool, access: Access, name: str) -> ServedModel:
+        asked.append(name)
+        return await version_of(pool, access, name)
+
+    monkeypatch.setattr(work, "version_of", seen)
+    names = ("acme/pirate@3", "acme/pirate", "pirate@3", "acme/pirate@3", house.base.name)
+    batch = new_batch(acme, [line(str(number), model=name) for number, name in enumerate(names)])
+    await run()
+    batch = again(batch)
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 5, 0), batch.errors
+    rows = LedgerEntry.objects.filter(tenant=acme.tenant, adapter_version=three)
+    assert rows.count() == 3
+    answers = content(acme, batch.output_file_id)
+    assert [answer["response"]["body"]["model"] for answer in answers][:3] == [
+        "acme/pirate@3",
+        "acme/pirate",
+        "acme/pirate@3",
+    ]
+    assert asked == ["acme/pirate@3", "pirate@3"], "once for each name"
+
+
+async def test_a_version_that_the_key_may_not_use_is_told_by_line(house: House, acme: Actor, stranger: Actor) -> None:
+    theirs = house.adapter(stranger, "sailor")
+    for name in ("pirate", "secret"):
+        house.adapter(acme, name)
+    adapter = Adapter.objects.get(tenant=acme.tenant, name="pirate")
+    AdapterVersion.objects.create(adapter=adapter, number=2, state="pending", digest="b" * 64)
+    ApiKey.objects.filter(tenant=acme.tenant).update(only_models=[], only_adapters=[adapter.pk])
+    names = ("pirate@1", "pirate@2", "pirate@7", "secret@1", f"{theirs}@1", "pirate@7", "pirate@x")
+    batch = new_batch(acme, [line(str(number), model=name) for number, name in enumerate(names)])
+    await run()
+    batch = again(batch)
+    assert batch.status == "failed"
+    wrong = {(error["line"], error["code"], error["param"]) for error in batch.errors}
+    assert wrong == {(number, "model_not_found", "body.model") for number in range(2, 8)}
+    assert house.ledger(acme) == []
+
+
 async def test_lines_run_behind_live_requests(
     house: House, acme: Actor, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +127,7 @@ async def test_lines_run_behind_live_requests(
     class Seen(LineTransport):
         async def send(self, run: Run, chunks: Any) -> None:
             assert run.admitted is not None
-            grants.append(jwt.decode(run.admitted.grant, options={"verify_signature": False}))
+            grants.append(jwt.decode(signed_now(run.admitted.grant), options={"verify_signature": False}))
             await super().send(run, chunks)
 
     monkeypatch.setattr(work, "LineTransport", Seen)
