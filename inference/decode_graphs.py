@@ -130,6 +130,9 @@ class _Step:
         self.hidden = torch.empty(0, device=sampled.device)
         self.hidden = torch.empty_like(self._forward(Kind.BASE))
         self.replay = {kind: capture(lambda kind=kind: self._work(kind)) for kind in Kind}  # type: ignore[misc]
+        # Of no row. A graph that does not work is found out now, and has taken by now what it takes of the device.
+        for replay in self.replay.values():
+            replay()
 
     def fill(self, rows: Sequence[Row], follows: Sequence[int | None]) -> None:
         """Lay out a batch; rows beyond it are computed from nothing, and store nothing."""

@@ -40,10 +40,11 @@ class DeviceRoom:
     A step that finds no memory is the end of the worker, for everybody; an adapter that finds none is one request's.
 
     :param most: bytes that tensors may hold between two steps. :param held: bytes that they hold now.
+    :param kept: bytes that steps find, whatever is loaded. :param found: bytes that they would find now.
     """
 
-    def __init__(self, most: int, held: Callable[[], int]) -> None:
-        self._most, self._held = most, held
+    def __init__(self, most: int, held: Callable[[], int], kept: int, found: Callable[[], int]) -> None:
+        self._most, self._held, self._kept, self._found = most, held, kept, found
 
     @classmethod
     def of(cls, device: torch.device, kept: int) -> DeviceRoom:
@@ -52,9 +53,11 @@ class DeviceRoom:
         :param kept: bytes that the largest steps took. Twice as much is left to them: the allocator's pieces do not
             always fit together.
         """
+        kept *= 2
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
-        return cls(torch.cuda.memory_allocated(device) + free - 2 * kept, lambda: torch.cuda.memory_allocated(device))
+        most = torch.cuda.memory_allocated(device) + free - kept
+        return cls(most, lambda: torch.cuda.memory_allocated(device), kept, lambda: _found(device, kept))
 
     @property
     def free(self) -> int:
@@ -71,7 +74,10 @@ class DeviceRoom:
 
     @contextmanager
     def taking(self, size: int) -> Iterator[None]:
-        """An adapter of ``size`` bytes is loaded. Raises :class:`Overloaded` where it does not fit."""
+        """An adapter of ``size`` bytes is loaded. Raises :class:`Overloaded` where it does not fit.
+
+        All of it may have been loaded by then, or a part: its slot is to be cleared.
+        """
         message = f"The device has no memory for this adapter of {size / 1e6:.0f} MB beside those in use"
         if size > self.free:
             raise Overloaded(message)
@@ -79,3 +85,22 @@ class DeviceRoom:
             yield
         except torch.OutOfMemoryError as error:
             raise Overloaded(message) from error
+        # Tensors may leave no piece that is whole: adapters that went leave holes among those that stayed, and matrices
+        # are cut from what steps gave back. Looked at afterwards, since nobody knows beforehand how much of an adapter
+        # will lie in such holes, where it takes nothing that a step could have had.
+        if self._found() < self._kept:
+            raise Overloaded(message)
+
+
+def _found(device: torch.device, enough: int) -> int:
+    """Bytes of the device that torch can get; exact where they are less than ``enough``.
+
+    What steps gave back torch keeps, in whole pieces and in such as adapters have a part of. Only the former can be
+    given to any step again: emptying the cache shows how much that is. It waits for the device, and the next step asks
+    it for memory anew, so it is done where memory is short alone.
+    """
+    free, _ = torch.cuda.mem_get_info(device)
+    if free < enough:
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(device)
+    return free

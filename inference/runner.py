@@ -184,10 +184,11 @@ class TorchRunner:
         if not eager:
             try:
                 self.go_ahead(cuda_capture())
+                torch.cuda.synchronize(self._device)  # what fails in a graph's first replay is told here at the latest
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
-                message = f"decode steps cannot be captured as CUDA graphs ({first_line(error)})"
+                message = f"decode steps do not work as CUDA graphs ({first_line(error)})"
                 raise ConfigError(f"{message}; --eager works without") from error
         self._room = DeviceRoom.of(self._device, kept)
         if self.num_slots:
@@ -211,7 +212,7 @@ class TorchRunner:
 
     def read_adapter(self, directory: Path) -> HostAdapter:
         adapter = read_adapter(directory, self._whole, Checkpoint(self._model_dir), self._dtype)
-        return part_of(adapter, self._whole, self._shard)
+        return self._slots.prepared(part_of(adapter, self._whole, self._shard))
 
     def adapter_bytes(self, adapter: object) -> int:
         if not isinstance(adapter, HostAdapter):
@@ -221,7 +222,7 @@ class TorchRunner:
     def load_adapter(self, slot: int, adapter: object) -> None:
         if not isinstance(adapter, HostAdapter):
             raise TypeError(f"not what read_adapter returned: {type(adapter).__name__}")
-        with nullcontext() if self._room is None else self._room.taking(adapter.held_bytes):
+        with nullcontext() if self._room is None else self._room.taking(adapter.slot_bytes):
             self._slots.load(slot, adapter)
 
     def clear_slot(self, slot: int) -> None:

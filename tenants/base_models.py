@@ -34,8 +34,8 @@ def register(
 ) -> tuple[BaseModel, bool]:
     """Register a base model from its model store directory, or bring its row up to date; whether it is new.
 
-    :param context_length: fewer tokens than the model's own context. :param replace: even where adapters were made for
-        other weights under this name.
+    :param context_length: fewer tokens than the model's own context, or as many; ``None``: as before, and for a new
+        one its own. :param replace: even where adapters were made for other weights under this name.
 
     Raises :class:`~tenants.errors.NotConfigured` and, of the directory's content, ``InferenceError``.
     """
@@ -55,8 +55,11 @@ def register(
                 raise NotConfigured(
                     f"{name} has other weights now; {adapters} adapters were made for the old ones (--replace)."
                 )
+        own = _own_context(config)
+        if context_length is None and not created and model.context_length < _own_context(model.config):
+            context_length = min(model.context_length, own)  # somebody said so; each start of `up` comes by here
         model.fingerprint, model.directory, model.config = fingerprint, str(resolved), config
-        model.context_length = _context_length(config, context_length)
+        model.context_length = _context_length(own, context_length)
         model.full_clean()
         model.save()
         after = audit.snapshot(model, _SHOWN)
@@ -88,10 +91,14 @@ def _unconverted(directory: Path, name: str) -> str:
     )
 
 
-def _context_length(config: dict[str, Any], wanted: int | None) -> int:
+def _own_context(config: dict[str, Any]) -> int:
     own = config.get("max_position_embeddings")
     if type(own) is not int or own < 2:
         raise NotConfigured("config.json: max_position_embeddings has to be a whole number from 2")
+    return own
+
+
+def _context_length(own: int, wanted: int | None) -> int:
     if wanted is not None and not 2 <= wanted <= own:
         raise NotConfigured(f"--context-length has to be between 2 and the model's own {own}")
     return wanted or own

@@ -64,9 +64,12 @@ def invite(
         rows.hold_tenant(tenant.pk)
         if Member.objects.filter(tenant=tenant, user__email__iexact=email).exists():
             raise Conflict(f"{email} is a member already.", "email", "already_member")
-        opened = Invitation.objects.filter(tenant=tenant, accepted_at=None, revoked_at=None)
-        opened.filter(email=email).update(revoked_at=timezone.now())
-        if opened.filter(expires_at__gt=timezone.now()).count() >= MOST_OPEN:
+        opened = Invitation.objects.filter(
+            tenant=tenant, accepted_at=None, revoked_at=None, expires_at__gt=timezone.now()
+        )
+        for earlier in opened.filter(email=email):
+            revoke_invitation(actor, earlier)
+        if opened.count() >= MOST_OPEN:
             raise Conflict(f"There are {MOST_OPEN} open invitations; revoke some first.", None, "too_many_invitations")
         made = Invitation.objects.filter(tenant=tenant, created_at__gt=timezone.now() - timedelta(days=1))
         if made.count() >= MOST_A_DAY:

@@ -26,12 +26,15 @@ def find_user(username: str) -> User:
 
 
 def create_operator(actor: Actor, username: str, email: str) -> User:
-    """An account of a platform operator, without a password yet. Raises :class:`~tenants.errors.Invalid` and
-    :class:`~tenants.errors.Conflict`.
+    """An account of a platform operator, without a password yet. A name that is an address is in small letters, as
+    people's who were invited.
+
+    Raises :class:`~tenants.errors.Invalid` and :class:`~tenants.errors.Conflict`.
     """
     model = get_user_model()
     if not username or len(username) > 150 or not username.isprintable():
         raise Invalid("username has to be 1 to 150 printable characters.", "username")
+    username = username.lower() if "@" in username else username
     email = address(email)
     with transaction.atomic():
         if model.objects.filter(username=username).exists():

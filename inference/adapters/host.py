@@ -41,7 +41,9 @@ class HostLayer:
 
 @dataclass(frozen=True, slots=True)
 class HostAdapter:
-    """One adapter, ready for a slot. :param num_bytes: of its tensors in the file."""
+    """One adapter, ready for a slot. :param num_bytes: of its tensors in the file.
+    :param memory: that all sites' matrices have, where they are laid out, see :mod:`inference.adapters.laid_out`.
+    """
 
     layers: tuple[HostLayer, ...]
     num_bytes: int
@@ -49,6 +51,7 @@ class HostAdapter:
     embedding: EmbeddingWeights | None = None
     head: SlotWeights | None = None
     head_gain: Tensor | None = None
+    memory: tuple[Tensor, ...] | None = None
 
     @property
     def has_gains(self) -> bool:
@@ -57,9 +60,17 @@ class HostAdapter:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that its tensors take, in the dtype they are computed in."""
+        """Host memory that it takes, what is left over in the pieces of :attr:`memory` included."""
+        left = sum(piece.untyped_storage().nbytes() - piece.nbytes for piece in self.memory or ())
+        return self.slot_bytes + left
+
+    @property
+    def slot_bytes(self) -> int:
+        """Memory that its tensors take, in the dtype they are computed in, or held in where they are laid out."""
         sites = [weights for layer in self.layers for weights in layer.sites.values()]
         matrices = [m for weights in (*sites, self.head) if weights is not None for m in (*weights.a, *weights.b)]
+        if self.memory is not None:
+            matrices = list(self.memory)
         gains = [gain for layer in self.layers for gain in layer.gains.values()]
         extra = [] if self.embedding is None else [self.embedding.a, self.embedding.b]
         return sum(tensor.nbytes for tensor in (*matrices, *gains, *extra, self.head_gain) if tensor is not None)

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inference.adapters.host import HostAdapter
+from inference.adapters.laid_out import laid_out, moved
 from inference.models.lora import AdaptedSite, AdapterSites
 
 
 class AdapterSlots:
-    """:param sites: the decoder's. Only the core's loop calls this, between steps."""
+    """:param sites: the decoder's. Only the core's loop calls this, between steps, but for :meth:`prepared`."""
 
     def __init__(self, sites: AdapterSites, num_slots: int) -> None:
         self.num_slots = num_slots
         self._sites = sites
 
+    def prepared(self, adapter: HostAdapter) -> HostAdapter:
+        """As far as the host can, in any thread. A CPU's slots copy the matrices themselves."""
+        device, held = self._sites.head.lora.device, self._sites.head.lora.held
+        return adapter if device.type == "cpu" else laid_out(adapter, held, pinned=device.type == "cuda")
+
     def load(self, slot: int, adapter: HostAdapter) -> None:
         """Nothing of what the slot held before remains, at sites the new adapter leaves alone either."""
         self.clear(slot)
+        adapter = moved(adapter, self._sites.head.lora.device)
         for sites, layer in zip(self._sites.layers, adapter.layers, strict=True):
             for name, weights in layer.sites.items():
                 sites[name].lora.set(slot, weights)

@@ -142,8 +142,8 @@ class Runner(Protocol):
     def load_adapter(self, slot: int, adapter: object) -> None:
         """Put what :meth:`read_adapter` returned into ``slot``, replacing what was there. Between steps only.
 
-        Raises :class:`~inference.errors.Overloaded` where the device has no memory for it: the slot holds a part of it
-        then, or nothing, and is to be cleared.
+        Raises :class:`~inference.errors.Overloaded` where the device has no memory for it, or would have none left for
+        steps: whatever of it the slot holds then is to be cleared.
         """
         ...
 

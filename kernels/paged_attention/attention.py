@@ -125,20 +125,20 @@ def paged_attention(
         "CAPPED": soft_cap is not None,
         "WIDE": INTERPRETED,
     }
-    tail = (tiles.tables, tiles.num_tokens, scale, cap, window or 0)
+    tail = (tiles.tables, scale, cap, window or 0)
     head = (q, q.stride(0), keys, values)
-    if len(tiles.prefill):
-        grid = (len(tiles.prefill), shape.num_kv_heads, 1)
+    if count := len(tiles.prefill):
+        grid = (count, shape.num_kv_heads, 1)
         own = {"SEGMENTS": 1, "BM": shape.prefill_rows, "num_warps": shape.prefill_warps}
         attend[grid](out, out, *head, tiles.prefill, *tail, **own, **sizes)
-    if len(tiles.decode):
-        parts = torch.empty(SEGMENTS, *q.shape, dtype=torch.float32, device=q.device)
-        notes = torch.empty(SEGMENTS, *q.shape[:2], 2, dtype=torch.float32, device=q.device)
-        grid = (len(tiles.decode), shape.num_kv_heads, SEGMENTS)
+    if count := len(tiles.decode):
+        parts = torch.empty(SEGMENTS, count, *q.shape[1:], dtype=torch.float32, device=q.device)
+        notes = torch.empty(SEGMENTS, count, shape.num_heads, 2, dtype=torch.float32, device=q.device)
+        grid = (count, shape.num_kv_heads, SEGMENTS)
         own = {"SEGMENTS": SEGMENTS, "BM": shape.decode_rows}
         attend[grid](parts, notes, *head, tiles.decode, *tail, **own, **sizes)
         own = {"HEADS": shape.num_heads, "D": shape.head_dim, "BD": shape.bd, "SEGMENTS": SEGMENTS}
-        combine[len(tiles.decode), shape.num_heads](out, parts, notes, tiles.decode, tiles.num_tokens, **own)
+        combine[count, shape.num_heads](out, parts, notes, tiles.decode, **own)
     return out
 
 

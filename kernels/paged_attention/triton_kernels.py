@@ -45,18 +45,16 @@ def store(
         tl.store(values + place * WIDTH + at, found, mask=inside)
 
 
-# T may be 1: a number that is 1 becomes a constant, which has no type to convert, unless it is said here.
-@triton.jit(do_not_specialize=["T"])
+@triton.jit
 def attend(
-    out,  # one segment: [T, heads, D]; several: float32 [segments, T, heads, D], not divided yet
-    notes,  # several: float32 [segments, T, heads, 2]: largest score, sum of weights
+    out,  # one segment: [T, heads, D]; several: float32 [segments, tiles, heads, D], not divided yet
+    notes,  # several: float32 [segments, tiles, heads, 2]: largest score, sum of weights
     q,
     q_stride,
     keys,  # [blocks, PAGE, KV_HEADS, D]
     values,
-    tiles,
+    tiles,  # several segments: of at most one token each
     tables,
-    T,
     scale,  # of the scores, times log2(e)
     cap,  # 0: none; times log2(e) as the scores
     window,  # 0: none
@@ -123,34 +121,36 @@ def attend(
         v = tl.load(values + line[:, None] + d[None, :], mask=held[:, None] & real[None, :], other=0)
         total = _dot(weights.to(v.dtype), v, total * shrunk[:, None], WIDE)
         most = larger
-    target = (row * (KV_HEADS * GROUP) + head)[:, None] * D + d[None, :]
     if SEGMENTS == 1:
+        target = (row * (KV_HEADS * GROUP) + head)[:, None] * D + d[None, :]
         found = total / tl.where(filled, weight, 1.0)[:, None]
         tl.store(out + target, found.to(out.dtype.element_ty), mask=filled[:, None] & real[None, :])
     else:
-        size = T.to(tl.int64) * (KV_HEADS * GROUP)
-        tl.store(out + segment * size * D + target, total, mask=filled[:, None] & real[None, :])
-        note = notes + 2 * (segment * size + row * (KV_HEADS * GROUP) + head)
+        # By tile, not by token: what a step has of prompts has no parts.
+        place = ((segment.to(tl.int64) * tl.num_programs(0) + tile) * KV_HEADS + kv) * GROUP
+        target = (m * D)[:, None] + d[None, :]
+        tl.store(out + place * D + target, total, mask=filled[:, None] & real[None, :])
+        note = notes + 2 * place + 2 * m
         tl.store(note, most, mask=filled)
         tl.store(note + 1, weight, mask=filled)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit
 def combine(
     out,  # [T, heads, D]
-    parts,
-    notes,
+    parts,  # [segments, tiles, heads, D]
+    notes,  # [segments, tiles, heads, 2]
     tiles,  # of one token each; of none: zeros
-    T,
     HEADS: tl.constexpr,
     D: tl.constexpr,
     BD: tl.constexpr,
     SEGMENTS: tl.constexpr,
 ):
-    token = tl.load(tiles + 4 * tl.program_id(0)).to(tl.int64)
-    count = tl.load(tiles + 4 * tl.program_id(0) + 1)
-    line = token * HEADS + tl.program_id(1)
-    size = T.to(tl.int64) * HEADS
+    tile = tl.program_id(0)
+    token = tl.load(tiles + 4 * tile).to(tl.int64)
+    count = tl.load(tiles + 4 * tile + 1)
+    line = tile.to(tl.int64) * HEADS + tl.program_id(1)
+    size = tl.num_programs(0).to(tl.int64) * HEADS
     d = tl.arange(0, BD)
     total = tl.zeros((BD,), tl.float32)
     if count > 0:
@@ -164,4 +164,5 @@ def combine(
             weight += tl.load(note + 1) * factor
             total += tl.load(parts + (segment * size + line) * D + d, mask=d < D, other=0) * factor
         total = total / weight
-    tl.store(out + line * D + d, total.to(out.dtype.element_ty), mask=d < D)
+    target = (token * HEADS + tl.program_id(1)) * D + d
+    tl.store(out + target, total.to(out.dtype.element_ty), mask=d < D)

@@ -5,6 +5,7 @@ from sgmv.errors import SgmvArgumentError
 from sgmv.fixed_plan import FixedPlan
 from sgmv.gain import Gain, GainRows
 from sgmv.naive import sgmv_naive
+from sgmv.operands import LaidOut, laid_bytes
 from sgmv.ops import Site, backends, make_embedding, make_gain, make_site, register_backend
 from sgmv.plan import Plan
 from sgmv.step_numbers import StepNumbers
@@ -18,6 +19,7 @@ __all__ = [
     "FixedPlan",
     "Gain",
     "GainRows",
+    "LaidOut",
     "Plan",
     "SgmvArgumentError",
     "Site",
@@ -25,6 +27,7 @@ __all__ = [
     "StepNumbers",
     "Storage",
     "backends",
+    "laid_bytes",
     "make_embedding",
     "make_gain",
     "make_site",

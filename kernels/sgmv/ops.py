@@ -19,8 +19,13 @@ from sgmv.weights import SlotWeights
 
 
 class Site(Protocol):
-    """The adapters of one linear site, by slot. Not thread-safe: one engine loop owns it."""
+    """The adapters of one linear site, by slot. Not thread-safe: one engine loop owns it.
 
+    :ivar held: the type that matrices are held in, see :class:`~sgmv.storage.Storage`.
+    """
+
+    device: torch.device
+    held: torch.dtype
     in_features: int
     slices: tuple[int, ...]
 
@@ -35,7 +40,10 @@ class Site(Protocol):
         ...
 
     def set(self, slot: int, weights: SlotWeights) -> None:
-        """Replace the slot's weights. Raises :class:`~sgmv.errors.SgmvArgumentError` and changes nothing."""
+        """Replace the slot's weights. Raises :class:`~sgmv.errors.SgmvArgumentError` and changes nothing.
+
+        :param weights: :class:`~sgmv.operands.LaidOut` on the site's device they are taken as they are, not copied.
+        """
         ...
 
     def clear(self, slot: int) -> None: ...

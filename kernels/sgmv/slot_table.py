@@ -25,6 +25,7 @@ class SlotTable:
 
     def __init__(self, width: int, storage: Storage, device: torch.device) -> None:
         self._device = device
+        self._filled: set[int] = set()
         self.numbers = torch.zeros(storage.slots or _FIRST, width, dtype=torch.int64, device=device)
 
     def __len__(self) -> int:
@@ -36,10 +37,13 @@ class SlotTable:
             grown = self.numbers.new_zeros(max(slot + 1, 2 * len(self)), self.numbers.shape[1])
             grown[: len(self)] = self.numbers
             self.numbers = grown
+        self._filled.add(slot)
         # From pinned memory nobody waits for the copy; torch keeps that memory until it is done.
         given = torch.tensor(row, dtype=torch.int64, device="cpu", pin_memory=self._device.type == "cuda")
         self.numbers[slot].copy_(given, non_blocking=True)
 
     def drop(self, slot: int) -> None:
-        if 0 <= slot < len(self):
+        """Nothing is launched for a slot that is empty: one load clears each of several hundred tables twice."""
+        if slot in self._filled:
             self.numbers[slot].zero_()
+            self._filled.discard(slot)

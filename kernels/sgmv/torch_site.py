@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sgmv.operands import Operands
+from sgmv.operands import Operands, check_held
 from sgmv.plan import Plan
 from sgmv.storage import Storage, actual
 from sgmv.weights import SlotWeights, check_tensors, check_weights
@@ -29,6 +29,7 @@ class TorchSite:
         self.width = sum(slices)
         self.device, self.dtype = actual(device), dtype
         self.storage = storage or Storage()
+        self.held = self.storage.dtype or dtype
         self._operands: dict[int, Operands] = {}
 
     @property
@@ -41,11 +42,11 @@ class TorchSite:
 
     def set(self, slot: int, weights: SlotWeights) -> None:
         check_weights(weights, self.in_features, self.slices)
+        check_held(weights, self.held)
         self.storage.check(slot, weights.ranks)
         self.clear(slot)
         if any(weights.ranks):
-            held = self.storage.dtype or self.dtype
-            self._operands[slot] = Operands(weights, device=self.device, dtype=held)
+            self._operands[slot] = Operands(weights, device=self.device, dtype=self.held)
 
     def clear(self, slot: int) -> None:
         self._operands.pop(slot, None)

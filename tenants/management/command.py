@@ -77,7 +77,7 @@ def _refusal(error: DatabaseError | psycopg.Error) -> str:
     words = str(error).strip().splitlines()[0]
     cause = error if isinstance(error, psycopg.Error) else error.__cause__
     if isinstance(cause, psycopg.OperationalError) and cause.sqlstate is None:  # no server said anything
-        remedy = "`manage.py up` starts it" if settings.EMBEDDED_POSTGRES else "LORAPLEX_DATABASE_URL says where it is"
+        remedy = "`manage.py up` starts it" if settings.EMBEDDED_POSTGRES else "DATABASE_URL says where it is"
         return f"PostgreSQL does not answer; {remedy}: {words}"
     return f"The database refused: {words}"
 

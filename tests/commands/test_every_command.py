@@ -87,7 +87,7 @@ def test_without_a_database_the_exit_status_is_not_zero(
         assert len(said.err.strip().splitlines()) == 1, said.err
 
 
-@pytest.mark.parametrize(("embedded", "remedy"), [(True, "manage.py up"), (False, "LORAPLEX_DATABASE_URL")])
+@pytest.mark.parametrize(("embedded", "remedy"), [(True, "manage.py up"), (False, "DATABASE_URL")])
 @pytest.mark.parametrize("name", ["tenants", "reap"])  # with Django's connection, and with a pool
 @pytest.mark.usefixtures("database_away")
 def test_it_says_what_to_do_without_one(

@@ -29,7 +29,7 @@ class Device:
         self.held = held
 
     def room(self, most: int) -> DeviceRoom:
-        return DeviceRoom(most, lambda: self.held)
+        return DeviceRoom(most, lambda: self.held, 0, lambda: 0)
 
 
 def test_the_cache_has_its_part_of_what_the_weights_leave(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,10 +78,68 @@ def test_what_steps_take_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> Non
     assert room.free == 5
 
 
+class Cuda:
+    """What torch says of a device of 100 bytes.
+
+    :ivar held: by tensors. :ivar cached: whole pieces that nobody uses. :ivar holes: of pieces in use.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.held, self.cached, self.holes = 40, 5, 0
+        self.emptied = 0
+        patch.setattr(torch.cuda, "empty_cache", self.empty)
+        patch.setattr(torch.cuda, "mem_get_info", lambda device: (self.free, 100))
+        patch.setattr(torch.cuda, "memory_allocated", lambda device: self.held)
+
+    @property
+    def free(self) -> int:
+        return 100 - self.held - self.cached - self.holes
+
+    def empty(self) -> None:
+        self.emptied += 1
+        self.cached = 0
+
+
+def test_an_adapter_that_leaves_steps_no_whole_piece_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the 60 bytes that no tensor holds steps are to find 20."""
+    device = Cuda(monkeypatch)
+    room = DeviceRoom.of(CUDA, 10)
+    device.emptied, device.holes = 0, 30
+    with room.taking(10):
+        device.held += 10
+    assert device.emptied == 0
+    with pytest.raises(Overloaded, match="no memory for this adapter"), room.taking(10):
+        device.held += 10
+    assert (device.free, device.emptied) == (10, 1)
+
+
+def test_an_adapter_may_lie_in_holes_that_others_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are of no use to steps, and what is left to those stays as it was."""
+    device = Cuda(monkeypatch)
+    room = DeviceRoom.of(CUDA, 10)
+    device.holes = 40
+    with room.taking(30):
+        device.held, device.holes = 70, 10
+    assert device.free == 20
+
+
+def test_what_steps_gave_back_is_counted_as_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is emptied where too little is free beside it, and not where there is enough."""
+    device = Cuda(monkeypatch)
+    room = DeviceRoom.of(CUDA, 10)
+    device.emptied, device.cached = 0, 20
+    with room.taking(20):
+        device.held += 20
+    assert (device.free, device.emptied) == (20, 0)
+    with room.taking(10):
+        device.held += 10
+    assert (device.free, device.emptied) == (30, 1)
+
+
 def test_a_runner_asks_before_it_loads(tiny_model_dir: Path, tmp_path: Path) -> None:
     runner = TorchRunner.load(tiny_model_dir, num_blocks=4, num_slots=2, max_model_len=64, threads=1)
     adapter = runner.read_adapter(save_adapter(tiny_model_dir, tmp_path / "a", 1, KINDS["all linears"]))
-    runner._room = DeviceRoom(runner.adapter_bytes(adapter), lambda: runner._slots.num_bytes)
+    runner._room = DeviceRoom(runner.adapter_bytes(adapter), lambda: runner._slots.num_bytes, 0, lambda: 0)
     runner.load_adapter(0, adapter)
     assert runner._slots.order() == {0: 0}
     with pytest.raises(Overloaded):

@@ -59,5 +59,6 @@ def test_a_gpus_path_gives_what_the_specification_gives_and_graphs_the_same_toke
     tokens = tokens_of(runner)
     capturing = Capturing(monkeypatch)
     runner.go_ahead(capturing)
+    tried = capturing.replays
     assert tokens_of(runner) == tokens
-    assert capturing.replays == 4
+    assert capturing.replays - tried == 4

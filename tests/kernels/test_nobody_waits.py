@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import inference.runner
 import sgmv.ops
@@ -14,7 +16,7 @@ from inference.core.step import BASE_SLOT, UNKNOWN, Row
 from inference.errors import InferenceError
 from inference.protocol import SamplingParams
 from inference.runner import TorchRunner
-from sgmv import Storage
+from sgmv import FP8, Storage
 from tests.inference.no_waiting import DEVICE, no_waiting
 from tests.inference.test_adapter_kinds import KINDS, save_adapter
 from tests.inference.tiny_model import build_tiny_model
@@ -95,6 +97,35 @@ def test_neither_steps_nor_adapters_wait(tmp_path: Path, launches: _Launches) ->
         runner.clear_slot(2)
         runner.load_adapter(2, read[0])
     assert launches.count - before > 10 * 2 * 3
+
+
+class _HostWork(TorchDispatchMode):
+    """:ivar found: operations on the host's tensors, but for rows of tables and the like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        if any(each.device.type == "cpu" and each.numel() > 64 for each in given):
+            self.found.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("held", [None, FP8])
+def test_a_load_only_copies(
+    tmp_path: Path, launches: _Launches, monkeypatch: pytest.MonkeyPatch, held: torch.dtype | None
+) -> None:
+    """What the host can do before the adapter goes to the device is not done between two steps: all requests wait."""
+    monkeypatch.setattr(inference.runner, "_storage", lambda *_: Storage(slots=4, max_rank=64, dtype=held))
+    model_dir = build_tiny_model(tmp_path / "tiny", head_dim=64)
+    runner = TorchRunner.load(model_dir, num_blocks=16, num_slots=4, max_model_len=64)
+    adapter = runner.read_adapter(save_adapter(model_dir, tmp_path / "a", 0, KINDS["all linears"]))
+    for _ in range(2):
+        with _HostWork() as work:
+            runner.load_adapter(0, adapter)
+        assert work.found == ["aten::_to_copy"]
 
 
 def test_what_is_read_does_wait(tmp_path: Path, launches: _Launches) -> None:

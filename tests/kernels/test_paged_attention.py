@@ -12,8 +12,9 @@ from torch import Tensor
 from inference.attention.torch_backend import TorchAttention
 from inference.attention.triton_backend import TritonAttention
 from inference.core.step import Row
-from paged_attention import AttentionArgumentError, Sequence, Tiles, attention_naive
+from paged_attention import AttentionArgumentError, Sequence, Tiles, attention, attention_naive
 from paged_attention.attention import Shape, paged_attention, write
+from tests.kernels.replay import recording
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
@@ -99,6 +100,17 @@ def test_a_tokens_bits_do_not_depend_on_what_shares_its_step() -> None:
         again = paged_attention(whole.q[own], whole.keys, whole.values, alone, shape).cpu()
         assert torch.equal(again, found[own])
         row += sequence.count
+
+
+def test_a_prompt_in_a_step_takes_no_memory_for_parts() -> None:
+    """Only tokens that decode have any: 2,048 tokens of an 8B model would take 268 MB, for three that decode."""
+    case = Case([(0, 40), (100, 1), (33, 20), (20, 1), (3, 1)], Shape(6, 2, 64, 16, torch.float32))
+    with recording((attention, "combine")) as recorded:
+        case.check()
+    ((_, grid, (_, parts, notes, *_), _),) = recorded.launches
+    assert grid == (3, 6)
+    assert parts.shape == (attention.SEGMENTS, 3, 6, 64)
+    assert notes.shape == (attention.SEGMENTS, 3, 6, 2)
 
 
 def test_large_scores_neither_overflow_nor_lose_anybody() -> None:

@@ -156,6 +156,11 @@ def test_register_model(world: Any, tiny_model_dir: Path) -> None:
     assert made["fingerprint"] == (tiny_model_dir / "fingerprint").read_text().strip()
     again = run("register_model", "--directory", str(tiny_model_dir), "--name", "tiny", "--context-length", "64")
     assert (again["created"], again["context_length"]) == (False, 64)
+    as_up_does = run("register_model", "--directory", str(tiny_model_dir), "--name", "tiny", "--replace")
+    assert as_up_does["context_length"] == 64, "nobody said otherwise"
+    own = str(made["context_length"])
+    back = run("register_model", "--directory", str(tiny_model_dir), "--name", "tiny", "--context-length", own)
+    assert back["context_length"] == made["context_length"] > 64
 
 
 def test_a_tenants_life(world: Any) -> None:

@@ -26,10 +26,6 @@ class SignIn(forms.Form):
     )
     password = _password("Password", new=False)
 
-    def clean_username(self) -> str:
-        name: str = self.cleaned_data["username"]
-        return name.lower() if "@" in name else name
-
 
 class NewPassword(forms.Form):
     """A password that somebody chooses, twice; ``user`` is whose it will be."""

@@ -38,6 +38,9 @@ _NEXT = "provider_next"
 PAGE = "/accounts/invitation"
 CALLBACK = "/accounts/oidc/callback"
 
+VISIT_SECONDS = 3600
+"""For which a visitor who goes to the provider is remembered: as long as the provider's answer is good for."""
+
 
 @never_cache
 @require_safe
@@ -144,6 +147,8 @@ def to_provider(request: HttpRequest) -> HttpResponse:
     if client is None:
         raise Http404
     request.session[_NEXT] = next_of(request)
+    if not request.user.is_authenticated:  # anybody may come by here, again and again, and each time leaves a row
+        request.session.set_expiry(VISIT_SECONDS)
     try:
         return client.begin(request, address_of_page(CALLBACK, request))
     except oidc.Untrusted as error:

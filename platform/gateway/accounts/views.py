@@ -22,7 +22,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from console.forms import posted
 from console.signing_in import to_sign_in
 from gateway.accounts.forms import ChangedPassword, NewPassword, SignIn
-from tenants import audit, sign_in
+from tenants import audit, proofs, sign_in
 from tenants.actors import Actor
 from tenants.addresses import address_of
 from tenants.models import Member
@@ -58,9 +58,9 @@ def enter(request: HttpRequest) -> HttpResponse:
     return render(request, "accounts/sign_in.html", context, status=status)
 
 
-def _user(request: HttpRequest, username: str, password: str) -> User | None:
+def _user(request: HttpRequest, name: str, password: str) -> User | None:
     """Takes as long for an account that does not exist. Raises :class:`~tenants.sign_in.TooManyTries`."""
-    address = address_of(request)
+    address, username = address_of(request), _username(name)
     device = sign_in.device_of(username, request.COOKIES.get(DEVICE))
     sign_in.take_try(username, address, device)
     user = authenticate(request, username=username, password=password)
@@ -69,6 +69,19 @@ def _user(request: HttpRequest, username: str, password: str) -> User | None:
         return None
     sign_in.forget_tries(username, address, device)
     return user
+
+
+def _username(name: str) -> str:
+    """Of whoever has this name, or else this address for their own: most people's name is the address that they were
+    invited at, which may be another one by now.
+    """
+    if "@" not in name or get_user_model().objects.filter(username=name).exists():
+        return name
+    name = name.lower()
+    if get_user_model().objects.filter(username=name).exists():
+        return name
+    owner = proofs.owner(name)
+    return name if owner is None else str(owner.get_username())
 
 
 def _remembered(response: HttpResponse, user: User) -> HttpResponse:
@@ -88,6 +101,7 @@ def _remembered(response: HttpResponse, user: User) -> HttpResponse:
 def welcome(request: HttpRequest, user: User) -> None:
     """Sign in somebody who proved who they are."""
     login(request, user, backend=BACKEND)
+    request.session.set_expiry(None)  # the usual: before, it may have been a visitor's short one
     actor = Actor("operator" if user.is_staff else "member", str(user), address_of(request))
     audit.record(actor, "account.signed_in", str(user), tenant=None)
 

@@ -18,7 +18,11 @@ class Command(JsonCommand):
         super().add_arguments(parser)
         add_subject(parser, "directory", "as python -m inference.model_store wrote it")
         parser.add_argument("--name", help="what tenants call; the directory's name if left out")
-        parser.add_argument("--context-length", type=int, help="fewer tokens than the model's own context")
+        parser.add_argument(
+            "--context-length",
+            type=int,
+            help="fewer tokens than the model's own context; stays so until it is said again",
+        )
         parser.add_argument("--replace", action="store_true", help="other weights under a name that has adapters")
 
     def run(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import jwt
 import pytest
 import requests
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.test import Client
 
@@ -80,6 +81,14 @@ def test_a_linked_identity_opens_its_account(ada: Person, server: OidcServer) ->
     assert AuditEntry.objects.unscoped().filter(action="account.signed_in", actor_name="ada").exists()
     assert Identity.objects.get(issuer=server.url).last_used_at is not None
     assert server.refused == []
+
+
+def test_a_visitors_session_is_short_and_a_members_is_not(ada: Person, server: OidcServer) -> None:
+    """Whoever only asks for the way to the provider leaves nothing behind for long."""
+    back = begin(ada.browser)
+    assert 0 < ada.browser.session.get_expiry_age() <= 3600
+    assert ada.browser.get(back).status_code == 302
+    assert ada.browser.session.get_expiry_age() == settings.SESSION_COOKIE_AGE > 3600
 
 
 def test_an_invited_address_gets_an_account(acme: Tenant, server: OidcServer) -> None:

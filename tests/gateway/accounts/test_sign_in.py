@@ -16,12 +16,14 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from tenants import sign_in, tasks
+from tenants import operators, proofs, sign_in, tasks
+from tenants.actors import Actor
 from tenants.links import password_link
 from tenants.models import AuditEntry, IdempotentRequest, Member, SignInTries, Tenant
 from tests.gateway.accounts.conftest import PASSWORD, Person, make_person, make_tenant
 
 SIGN_IN = "/accounts/sign-in"
+BY_TEST = Actor("command", "tests")
 Make = Callable[..., Person]
 
 
@@ -48,6 +50,24 @@ def test_somebody_signs_in_and_out(person: Make) -> None:
     assert ada.browser.get("/accounts/sign-out").status_code == 405
     assert ada.browser.post("/accounts/sign-out", headers={"X-CSRFToken": token}).status_code == 302
     assert ada.browser.get("/accounts/")["Location"] == f"{SIGN_IN}?next=/accounts/"
+
+
+def test_an_address_is_a_name_however_it_is_written(person: Make) -> None:
+    """One's own by proof, or the name that one was invited under."""
+    ada, bob = person("ada", "owner"), person("bob@example.org", "viewer")
+    claimed = person("eve", "viewer")
+    get_user_model().objects.filter(pk=claimed.user.pk).update(email="claimed@example.org")
+    proofs.prove(BY_TEST, ada.user, "ada@example.org")
+    for name, who in (("ada@example.org", ada), ("Ada@Example.org", ada), ("Bob@example.org", bob)):
+        browser = Client(enforce_csrf_checks=True)
+        assert enter(browser, name)["Location"] == "/console/", name
+        assert browser.session["_auth_user_id"] == str(who.user.pk)
+    assert enter(Client(enforce_csrf_checks=True), "claimed@example.org").status_code == 400
+
+
+def test_an_operator_whose_name_is_an_address_signs_in(db: None) -> None:
+    made = operators.create_operator(BY_TEST, "Grace@Example.org", "grace@example.org")
+    assert made.username == "grace@example.org"
 
 
 def test_wrong_names_and_wrong_passwords_look_alike(person: Make) -> None:
