@@ -26,7 +26,8 @@ CONNECT_SECONDS = 5.0
 CONTROL_SECONDS = 120.0
 SILENCE_SECONDS = 120.0
 """A stream in which nothing comes for so long is given up: a host that vanished sends no goodbye, and its request would
-hold its tenant's lease for ever. The longest wait in a worker's queue counts too."""
+hold its tenant's lease for ever. A request that waits is not silent: while its core computes, a worker sends a comment
+now and then (:data:`inference.front.event_stream.QUIET_SECONDS`)."""
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 LONG_EVENT_BYTES = 256 * 1024
 """Longer events (a prompt's log-probabilities) are read in a thread: they take milliseconds, other streams go on."""
@@ -166,7 +167,10 @@ def _headers(token: str | None) -> dict[str, str]:
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Data of each server-sent event. Lines are cut by hand: one call a network read instead of one a line."""
+    """Data of each server-sent event; comments, which begin with a colon, are only signs of life.
+
+    Lines are cut by hand: one call a network read instead of one a line.
+    """
     rest = b""
     while chunk := await content.readany():
         lines = (rest + chunk).split(b"\n")
@@ -232,7 +236,7 @@ def _error_in_stream(error: Mapping[str, Any]) -> InferenceError:
     """The exception for an error event: there is no status, ``type`` tells whose fault it is and ``code`` which."""
     message, code = str(error.get("message", "The worker reported an error")), error.get("code")
     if code == "overloaded":
-        return Overloaded(message)
+        return Overloaded(message, _retry_after(error.get("retry_after")))
     if error.get("type") != "invalid_request_error":
         return WorkerUnavailable(message)
     if code == "grant_refused":
@@ -265,12 +269,13 @@ async def _error_of(response: aiohttp.ClientResponse) -> InferenceError:
     if response.status == 404:
         return AdapterNotFound(message)
     if response.status in (429, 503) and code != "engine_dead":
-        return Overloaded(message, _retry_after(response))
+        return Overloaded(message, _retry_after(response.headers.get("Retry-After")))
     return WorkerUnavailable(message)
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float:
+def _retry_after(said: Any) -> float:
+    """Seconds, as a header or an error event has them; what is no number is one second."""
     try:
-        return max(0.0, float(response.headers.get("Retry-After", "1")))
-    except ValueError:
+        return max(0.0, float(said))
+    except (TypeError, ValueError):
         return 1.0

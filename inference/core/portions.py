@@ -12,9 +12,13 @@ from inference.core.pace import Pace
 from inference.core.sequence import Sequence
 
 STRETCH = 1.5
-"""How much longer than with its decodes alone a step may take, while tenants compete, for prompts of the heavier."""
+"""How much longer than with hardly a prompt token a step may take, while tenants compete, for prompts of the heavier.
+
+Not than with its decodes alone: that differs where decodes are replayed from graphs and any prompt token makes the step
+slower by a jump. Prompts must come on, so the jump is paid; paid for few tokens at a time it would be paid more often,
+and who decodes beside them would wait longer altogether."""
 LEAST_PROMPT = 16
-"""Prompt tokens that a step takes on in any case: prompts must come on."""
+"""Prompt tokens that a step takes on in any case."""
 
 
 class Portions:
@@ -47,9 +51,10 @@ class Portions:
         return batch
 
     def learn(self, batch: Batch, seconds: float) -> None:
-        """The batch's step took so long."""
-        if batch.rows:
-            self._pace.learn(batch.tokens, seconds)
+        """The batch's step took so long. One that only decodes may be of another kind: nothing is learnt from it."""
+        tokens = batch.tokens
+        if tokens > len(batch.rows):
+            self._pace.learn(tokens, seconds)
 
     def _beside(self, decodes: int) -> int:
         """Prompt tokens that fit beside so many decodes without making the step much longer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +16,8 @@ from inference.front.bodies import GenerateBody, generate_body
 from inference.front.choices import Choices
 from inference.front.chunks import ChunkWriter
 from inference.front.errors import ApiError, api_error
+from inference.front.event_stream import EventStream, plain
+from inference.front.health import HealthCheck
 from inference.front.service import Service
 from inference.logprob_shapes import Echo, LogprobShapes
 from inference.protocol import Delta, Grant, joined
@@ -48,7 +50,7 @@ async def _generate(request: Request, *, chat: bool) -> Response:
         choices = await service.start(body, grant)
     except GrantRefused as error:
         raise ApiError(403, str(error), "grant_refused") from error
-    return GenerationResponse(service, choices, grant, body, chat=chat)
+    return GenerationResponse(service, request.app.state.health, choices, grant, body, chat=chat)
 
 
 async def _in_thread_if(long: bool, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -59,14 +61,16 @@ async def _in_thread_if(long: bool, work: Callable[P, T], *arguments: P.args, **
 class GenerationResponse(Response):
     """Answers while the request runs, and aborts it when the client goes away.
 
-    The head is sent only with the first token, so that whatever fails before it gets its own status. ``send`` waits
-    while the client reads slowly; the tokens gather meanwhile and leave as one event.
+    While the client reads slowly, the tokens gather and leave as one event. A stream that waits says so:
+    :class:`~inference.front.event_stream.EventStream`.
     """
 
-    def __init__(self, service: Service, choices: Choices, grant: Grant, body: GenerateBody, *, chat: bool) -> None:
+    def __init__(
+        self, service: Service, health: HealthCheck, choices: Choices, grant: Grant, body: GenerateBody, *, chat: bool
+    ) -> None:
         super().__init__(None)
         self._service, self._choices, self._grant, self._body = service, choices, grant, body
-        self._chat = chat
+        self._health, self._chat = health, chat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = asyncio.create_task(self._stream(send) if self._body.stream else self._whole(send))
@@ -102,24 +106,19 @@ class GenerationResponse(Response):
         )
 
     async def _stream(self, send: Send) -> None:
-        started = False
         writer = await self._writer()
-        try:
-            async with aclosing(self._choices.deltas()) as deltas:
-                async for delta in deltas:
-                    long = len(delta.prompt_logprobs or ()) > FEW
-                    event = await _in_thread_if(long, writer.delta, delta)
-                    if not started:
-                        await send(_head(b"text/event-stream"))
-                        started = True
-                    await _body(send, event)
-            await _body(send, writer.last(self._choices.usage, self._choices.timings), last=True)
-        except InferenceError as error:
-            failure = self._failure(error)
-            if started:
-                await _body(send, failure.event(), last=True)  # no [DONE]: the stream did not end well
-            else:
-                await _plain(send, failure.response())
+        async with EventStream(send, self._computes) as stream:
+            try:
+                async with aclosing(self._choices.deltas()) as deltas:
+                    async for delta in deltas:
+                        long = len(delta.prompt_logprobs or ()) > FEW
+                        await stream.event(await _in_thread_if(long, writer.delta, delta))
+                await stream.event(writer.last(self._choices.usage, self._choices.timings), last=True)
+            except InferenceError as error:
+                await stream.fail(self._failure(error))
+
+    async def _computes(self) -> bool:
+        return await self._health.core_problem() is None
 
     async def _whole(self, send: Send) -> None:
         writer = await self._writer()
@@ -129,31 +128,17 @@ class GenerationResponse(Response):
                 async for delta in deltas:
                     parts[delta.index].append(delta)
         except InferenceError as error:
-            await _plain(send, self._failure(error).response())
+            await plain(send, self._failure(error).response())
             return
         choices = [joined(deltas) for deltas in parts]
         long = any(len(choice.prompt_logprobs or ()) + len(choice.logprobs or ()) > FEW for choice in choices)
         content = await _in_thread_if(long, writer.whole, choices, self._choices.usage, self._choices.timings)
-        await _plain(send, Response(content, media_type="application/json"))
+        await plain(send, Response(content, media_type="application/json"))
 
     def _failure(self, error: InferenceError) -> ApiError:
         if isinstance(error, Overloaded | EngineDead) and not self._choices.usage.completion_tokens:
             self._service.verifier.give_back(self._grant)  # nothing was computed: the same grant may try again
         return api_error(error)
-
-
-def _head(media_type: bytes) -> dict[str, Any]:
-    headers = [(b"content-type", media_type), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-    return {"type": "http.response.start", "status": 200, "headers": headers}
-
-
-async def _body(send: Send, body: bytes, *, last: bool = False) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": not last})
-
-
-async def _plain(send: Send, response: Response) -> None:
-    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
-    await _body(send, bytes(response.body), last=True)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import orjson
 from starlette.responses import Response
@@ -29,21 +30,27 @@ class ApiError(Exception):
         self.status, self.message, self.code, self.param = status, message, code, param
         self.retry_after = retry_after
 
-    def body(self) -> dict[str, object]:
+    def body(self) -> dict[str, dict[str, Any]]:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
         headers = {}
-        if self.retry_after is not None:
-            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+        if (seconds := self._whole_seconds()) is not None:
+            headers["Retry-After"] = str(seconds)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(orjson.dumps(self.body()), self.status, headers, media_type="application/json")
 
     def event(self) -> bytes:
-        """The same as a server-sent event, for a stream that has begun."""
-        return b"data: " + orjson.dumps(self.body()) + b"\n\n"
+        """The same as a server-sent event, for a stream that has begun; with what ``Retry-After`` would say."""
+        body = self.body()
+        if (seconds := self._whole_seconds()) is not None:
+            body["error"]["retry_after"] = seconds
+        return b"data: " + orjson.dumps(body) + b"\n\n"
+
+    def _whole_seconds(self) -> int | None:
+        return None if self.retry_after is None else max(1, math.ceil(self.retry_after))
 
 
 def api_error(error: InferenceError) -> ApiError:

@@ -26,12 +26,16 @@ class HealthCheck:
         self._started = 0.0
 
     async def problem(self) -> tuple[str, str] | None:
-        """Code and sentence of what is wrong; ``None``: healthy."""
+        """Code and sentence of why it should get no requests; ``None``: healthy."""
+        if self._service.draining and not self._service.link.dead.is_set():
+            return "draining", "The worker is shutting down"
+        return await self.core_problem()
+
+    async def core_problem(self) -> tuple[str, str] | None:
+        """Why what it has will not be computed; ``None``: it is."""
         service, link = self._service, self._service.link
         if link.dead.is_set():
             return "engine_dead", "The core has stopped"
-        if service.draining:
-            return "draining", "The worker is shutting down"
         now = time.monotonic()
         if now - link.last_step < REUSE_SECONDS or (link.active and now - link.busy_since < REUSE_SECONDS):
             return None  # a step has just ended, or had no time to

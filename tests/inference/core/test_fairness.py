@@ -8,7 +8,6 @@ import random
 import pytest
 
 from inference.core.fairness import Fairness
-from inference.core.pace import Pace
 from tests.inference.core.engine import Engine
 from tests.inference.core.fake_runner import FakeRunner
 from tests.inference.core.simulation import Arrival, Clocked, TimedRunner, Times, quantile
@@ -118,15 +117,3 @@ def test_what_was_used_lately_fades_and_weights_divide_it() -> None:
     fairness.tick(10_000.0)
     assert fairness.leader() == "a"
     assert fairness.share("b") == 0.8
-
-
-def test_the_pace_is_learnt_from_steps() -> None:
-    pace = Pace()
-    assert pace.beside(16, 1.5) is None
-    for tokens in [16, 86, 16, 40, 16, 300] * 5:
-        pace.learn(tokens, 0.030 + 0.003 * tokens)
-    assert pace.beside(16, 1.5) == pytest.approx(0.5 * 0.078 / 0.003, abs=1)
-    same = Pace()
-    for _ in range(10):
-        same.learn(16, 0.078)
-    assert same.beside(16, 1.5) == 8

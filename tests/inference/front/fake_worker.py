@@ -1,11 +1,16 @@
-"""A real front over a fake core, as one process: ``fake_worker.py MODEL STORE PUBLIC_KEY [core options …]``."""
+"""A real front over a fake core, as one process: ``fake_worker.py MODEL STORE PUBLIC_KEY [options …]``.
+
+Options are the core's, but for ``--quiet-seconds``: after how much silence a stream says that it waits.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 from pathlib import Path
 
+from inference.front import event_stream
 from inference.front import service as service_module
 from inference.front.core_link import CoreLink
 from inference.front.http_protocol import BoundedProtocol
@@ -20,6 +25,15 @@ from inference.versions import EngineVersion, engine_version
 BoundedProtocol.head_seconds = 1.0
 service_module.BODY_SECONDS = 2.0
 FAKE_CORE = Path(__file__).parent.parent / "core" / "fake_runner.py"
+
+
+def configured(options: list[str]) -> list[str]:
+    """Takes in those for the front; the core's are left."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--quiet-seconds", type=float, default=event_stream.QUIET_SECONDS)
+    front, core = parser.parse_known_args(options)
+    event_stream.QUIET_SECONDS = front.quiet_seconds
+    return core
 
 
 async def main(model: Path, store: Path, key: Path, options: list[str]) -> int:
@@ -49,4 +63,4 @@ async def main(model: Path, store: Path, key: Path, options: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])))
+    sys.exit(asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), configured(sys.argv[4:]))))
