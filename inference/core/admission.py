@@ -51,7 +51,7 @@ class Admission:
             if places is not None and victim is None:
                 remaining = places.hopeful(sequence)
                 hopeful = hopeful if remaining is None else remaining
-            if victim is None or self._is_busy(sequence.tenant):
+            if victim is None or self._is_busy(sequence):
                 self._waiting.pass_over(sequence.tenant)
                 continue
             if not self._pin(sequence, now):
@@ -76,9 +76,13 @@ class Admission:
             return None
         return Holdings(self._running, self._fairness, victims.place_of, self._limits.max_running)
 
-    def _is_busy(self, tenant: str) -> bool:
-        """Whether the tenant's admitted prompts fill a step already: more would only hold blocks."""
-        pending = sum(running.pending for running in self._running if running.tenant == tenant and running.pending > 1)
+    def _is_busy(self, sequence: Sequence) -> bool:
+        """Whether prompts of its tenant that go before it fill a step already: one more would only hold blocks."""
+        pending = sum(
+            running.pending
+            for running in self._running
+            if running.tenant == sequence.tenant and running.priority <= sequence.priority and running.pending > 1
+        )
         return pending >= self._limits.token_budget
 
     def _pin(self, sequence: Sequence, now: float) -> bool:
@@ -88,6 +92,7 @@ class Admission:
         slot = self._residency.acquire(sequence.adapter, now)
         if slot is None:
             self._waiting.remove(sequence, State.PARKED)
+            self._waiting.park(sequence)
             self._residency.park(sequence.adapter, sequence, now)
             return False
         sequence.slot, sequence.pinned = slot, True

@@ -171,6 +171,7 @@ class Loop:
             message.adapter,
             message.priority,
             message.weight,
+            message.begun,
         )
         try:
             failed = self._add(sequence)
@@ -209,15 +210,22 @@ class Loop:
             return
         if message.path is not None:
             self._source.place(digest, Path(message.path))
+        else:
+            self._displace(digest)
         self._residency.park(digest, _Call(message.call), time.monotonic())
 
     def _unload(self, digest: str) -> None:
+        self._displace(digest)  # first: the adapter may have lost its slot meanwhile, and unloading it raises then
         self._residency.unload(digest)
-        if self._source.displace(digest):  # an operator's own file: what comes next may be another
-            self._host.forget(digest)
         self._changed = True
 
+    def _displace(self, digest: str) -> None:
+        """From the store again. What an operator's own directory held is read anew: what comes next may be another."""
+        if self._source.displace(digest):
+            self._host.forget(digest)
+
     def _poll_residency(self) -> None:
+        self.scheduler.yield_slots(self._turn)
         for settled in self._residency.poll(time.monotonic(), self._turn):
             calls = [waiter for waiter in settled.waiters if isinstance(waiter, _Call)]
             settled.waiters = [waiter for waiter in settled.waiters if not isinstance(waiter, _Call)]

@@ -10,7 +10,10 @@ from inference.core.codec import Codec
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Front → core: run this request. ``params`` is :meth:`SamplingParams.wire`."""
+    """Front → core: run this request. ``params`` is :meth:`SamplingParams.wire`.
+
+    :param begun: it is a part of one that runs already, whose client may have tokens: no full queue refuses it.
+    """
 
     request_id: str
     prompt: list[int]
@@ -21,6 +24,7 @@ class Submit:
     adapter: str | None
     priority: int
     weight: int
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

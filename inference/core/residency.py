@@ -57,7 +57,8 @@ class Residency:
 
     An adapter that finds every slot pinned waits in line; after :data:`DRAIN_AFTER_SECONDS` the slot with the fewest
     pins takes no new requests until it is empty, so that adapters that are not resident cannot starve. Pins taken
-    before that still run: a request that was promised a slot keeps it.
+    before that still run: a request that was promised a slot keeps it, unless it waits for its own turn behind those
+    who stand in line (:meth:`~inference.core.scheduler.Scheduler.yield_slots`).
 
     A load costs every running request its time, so there is at most one between two steps, and those who waited for it
     begin a step later: a load and their prompts between two tokens of others would be a gap of both.
@@ -180,20 +181,37 @@ class Residency:
         self._hand_out(now, turn)
         return settled
 
+    def pressing(self, now: float, turn: Callable[[Any], Any]) -> Any:
+        """The least turn of those who wait for a slot, once somebody has for :data:`DRAIN_AFTER_SECONDS` and every slot
+        is in use; ``None``: nobody has, or there is one.
+        """
+        line = self._line()
+        if not self._waits_long(line, now) or self._has_slot():
+            return None
+        return min(self._turn_of(digest, turn) for digest in line)
+
+    def _line(self) -> list[str]:
+        """Digests that wait for a slot."""
+        return [digest for digest in self._wanted if digest not in self._residents]
+
+    def _waits_long(self, line: list[str], now: float) -> bool:
+        return bool(line) and now - min(self._wanted[digest].since for digest in line) >= DRAIN_AFTER_SECONDS
+
+    def _turn_of(self, digest: str, turn: Callable[[Any], Any]) -> Any:
+        return min(map(turn, self._wanted[digest].waiters))
+
     def _hand_out(self, now: float, turn: Callable[[Any], Any] | None) -> None:
         """Slots to those who wait for one, as far as there are any."""
-        line = [digest for digest in self._wanted if digest not in self._residents]
-        for entry in self._residents.values():
-            if entry.draining and not entry.unloaded and not line:
-                entry.draining = False  # those who wanted the slot are gone
+        line = self._line()
+        self._stop_draining(line, turn)
         if not line:
             return
         if not self._has_slot():
-            if now - min(self._wanted[digest].since for digest in line) >= DRAIN_AFTER_SECONDS:
+            if self._waits_long(line, now):
                 self._drain_one(len(line))
             return
         if turn is not None:
-            line.sort(key=lambda digest: min(map(turn, self._wanted[digest].waiters)))
+            line.sort(key=lambda digest: self._turn_of(digest, turn))
         for digest in line:
             if not self._has_slot():
                 return
@@ -276,10 +294,26 @@ class Residency:
         self.evictions += 1
         self._evict(min(idle, key=lambda entry: (not entry.draining, entry.last_used)))
 
+    def _stop_draining(self, line: list[str], turn: Callable[[Any], Any] | None) -> None:
+        """Slots take requests again where nobody stands in line any more, or those who wait for what is in the slot go
+        before everybody who does: it would be taken from them for others, and read again for them.
+        """
+        first = None if turn is None or not line else min(self._turn_of(digest, turn) for digest in line)
+        for entry in self._residents.values():
+            if not entry.draining or entry.unloaded:
+                continue
+            theirs = turn is not None and entry.digest in self._wanted and self._turn_of(entry.digest, turn)
+            if not line or (first is not None and theirs and theirs < first):
+                entry.draining = False
+
     def _drain_one(self, wanted: int) -> None:
         """One more slot stops taking requests, unless as many as are wanted already do."""
         draining = sum(entry.draining for entry in self._residents.values())
-        busy = [entry for entry in self._residents.values() if entry.ready and not entry.draining]
+        busy = [
+            entry
+            for entry in self._residents.values()
+            if entry.ready and not entry.draining and entry.digest not in self._wanted
+        ]
         if busy and draining < wanted:
             min(busy, key=lambda entry: (entry.pins, entry.last_used)).draining = True
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import count
+from typing import Any
 
 from inference.core import victims
 from inference.core.admission import Admission
@@ -24,7 +25,7 @@ from inference.core.portions import Portions
 from inference.core.prefix_cache import PrefixCache
 from inference.core.residency import Residency, Settled
 from inference.core.sequence import Sequence, State
-from inference.core.step import Row, Sampled
+from inference.core.step import BASE_SLOT, Row, Sampled
 from inference.core.waiting import WaitingQueue
 from inference.errors import InferenceError, InvalidRequest
 from inference.protocol import FinishReason
@@ -91,7 +92,7 @@ class Scheduler:
             raise InvalidRequest("A request with this id is running")
         room = self.cache.pool.largest_request * self._block_size
         self.limits.check_fits(len(sequence.prompt), sequence.params.max_tokens, room=room)
-        displaced = self._make_place(sequence)
+        displaced = None if sequence.begun else self._make_place(sequence)
         sequence.arrival = next(self._arrivals)
         sequence.queued_at = self._clock()
         if self.limits.speculate_tokens and sequence.params.constraint is None:
@@ -102,7 +103,7 @@ class Scheduler:
         if sequence.matcher is None:
             self.waiting.push(sequence)
         else:
-            sequence.state = State.PARKED
+            self.waiting.park(sequence)
         return displaced
 
     def abort(self, request_id: str) -> Sequence | None:
@@ -143,6 +144,21 @@ class Scheduler:
             sequence.slot, sequence.pinned = settled.slot, True
             self.waiting.push(sequence)
         return []
+
+    def yield_slots(self, turn: Callable[[Any], Any]) -> None:
+        """Where adapters have stood in line for long: who waits with a pin, behind the first in that line, gives the
+        pin back. It may wait for as long as better priorities or lighter tenants run, and its slot with it.
+
+        :param turn: as :meth:`turn`, of whoever may stand in that line.
+        """
+        first = self.residency.pressing(self._clock(), turn)
+        if first is None:
+            return
+        for sequence in self.waiting:
+            if sequence.pinned and self.turn(sequence) > first:
+                assert sequence.adapter is not None, "the base needs no pin"
+                sequence.slot, sequence.pinned = BASE_SLOT, False
+                self.residency.release(sequence.adapter)
 
     def turn(self, sequence: Sequence) -> tuple[int, float, int]:
         """Orders who waits: least first."""
@@ -252,6 +268,7 @@ class Scheduler:
         self.residency.check()
         assert not self.running, "idle with sequences running"
         assert not len(self.waiting), "idle with sequences waiting"
+        assert not self.waiting.parked, "idle with sequences parked"
         assert self.cache.pool.in_use == 0, f"{self.cache.pool.in_use} blocks leaked"
         assert self.residency.pinned == 0, "a slot stayed pinned"
         self._backlog.check_empty()
@@ -308,8 +325,10 @@ class Scheduler:
             self._backlog.leave(sequence.tenant)
             if sequence.state is State.WAITING:
                 self.waiting.remove(sequence, State.FINISHED)
-            elif sequence.adapter is not None:
-                self.residency.unpark(sequence.adapter, sequence)
+            else:
+                self.waiting.unpark(sequence)
+                if sequence.adapter is not None:
+                    self.residency.unpark(sequence.adapter, sequence)
         sequence.state = State.FINISHED
         if sequence.pinned and sequence.adapter is not None:
             self.residency.release(sequence.adapter)

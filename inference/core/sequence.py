@@ -35,6 +35,7 @@ class Sequence:
     :ivar pinned: whether the sequence holds a pin on its adapter's slot.
     :ivar cached_tokens: prompt tokens found in the cache at the first admission.
     :ivar charged: prompt tokens that were cached at the first admission or have been charged to the tenant since.
+    :ivar begun: a part of a request that runs already: no full queue refuses it or puts it out.
     :ivar admitted: whether it has ever run; ``preempted``: how often it had to give up its blocks.
     :ivar scores: log-probabilities of the prompt's tokens from the second on, as far as they are known.
     :ivar lookup: what guesses its next tokens, if anything does.
@@ -51,6 +52,7 @@ class Sequence:
     adapter: str | None
     priority: int = 0
     weight: int = 1
+    begun: bool = False
     arrival: int = 0
     chain: Chain = Chain(b"", None)  # noqa: RUF009 - a tuple
     state: State = State.WAITING

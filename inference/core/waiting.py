@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from inference.core.fairness import Fairness
 from inference.core.ranking import Ranking
@@ -21,6 +21,7 @@ class WaitingQueue:
         self._fairness = fairness
         self._heaps: dict[str, list[tuple[int, int, Sequence]]] = {}
         self._live: Counter[str] = Counter()
+        self._parked: dict[str, set[Sequence]] = {}
         self._priorities: Counter[int] = Counter()
         self._passed: set[str] = set()
         self._turns = Ranking(self._turn)  # tenants that were not passed over
@@ -32,7 +33,17 @@ class WaitingQueue:
     def __bool__(self) -> bool:
         return bool(self._live)
 
+    @property
+    def parked(self) -> int:
+        return sum(map(len, self._parked.values()))
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """All that wait and are not parked, in no order."""
+        for heap in self._heaps.values():
+            yield from (sequence for *_, sequence in heap if sequence.state is State.WAITING)
+
     def push(self, sequence: Sequence) -> None:
+        self.unpark(sequence)
         sequence.state = State.WAITING
         self._live[sequence.tenant] += 1
         self._priorities[sequence.priority] += 1
@@ -42,22 +53,38 @@ class WaitingQueue:
             self._turns.put(sequence.tenant)
         self._crowds.put(sequence.tenant)
 
+    def park(self, sequence: Sequence) -> None:
+        """It waits for something else than its turn; until then it takes a place in the queue as others do."""
+        sequence.state = State.PARKED
+        self._parked.setdefault(sequence.tenant, set()).add(sequence)
+        self._priorities[sequence.priority] += 1
+        self._crowds.put(sequence.tenant)
+
+    def unpark(self, sequence: Sequence) -> None:
+        """What it waited for is there, or it has ended. Nothing happens where it was not parked."""
+        parked = self._parked.get(sequence.tenant, set())
+        if sequence not in parked:
+            return
+        parked.remove(sequence)
+        if not parked:
+            del self._parked[sequence.tenant]
+        self._forget_priority(sequence)
+        self._forget_crowd(sequence.tenant)
+
     def remove(self, sequence: Sequence, state: State) -> None:
         """Take a waiting sequence out and give it its next state."""
         sequence.state = state
         self._live[sequence.tenant] -= 1
         if not self._live[sequence.tenant]:
             del self._live[sequence.tenant]
-        self._priorities[sequence.priority] -= 1
-        if not self._priorities[sequence.priority]:
-            del self._priorities[sequence.priority]
+        self._forget_priority(sequence)
         heap = self._heaps[sequence.tenant]
         while heap and heap[0][2].state is not State.WAITING:
             heapq.heappop(heap)
         if not heap:
             del self._heaps[sequence.tenant]
             self._turns.drop(sequence.tenant)
-            self._crowds.drop(sequence.tenant)
+            self._forget_crowd(sequence.tenant)
 
     def next(self, among: Iterable[str] | None = None) -> Sequence | None:
         """Whose turn it is: best priority, then least-served tenant, then first come; nobody who was passed over.
@@ -88,13 +115,13 @@ class WaitingQueue:
 
         Worse priorities first. Within the newcomer's priority only a tenant that has more waiting for its weight, the
         newcomer counted, gives a place to another. Of the candidates the longest output goes, then the last to come;
-        never one that has run already.
+        never one that has run already, or whose request has. Those that are parked are candidates as others are.
 
         :param tenant: look at this tenant's requests only.
         """
         worst = max(self._priorities, default=newcomer.priority)
         if worst > newcomer.priority:
-            names = list(self._heaps) if tenant is None else [tenant]
+            names = self._heaps.keys() | self._parked.keys() if tenant is None else {tenant}
             found = [
                 sequence for name in names for sequence in self._fresh(name) if sequence.priority > newcomer.priority
             ]
@@ -115,16 +142,26 @@ class WaitingQueue:
 
     def _crowd(self, tenant: str, more: int = 0, weight: int = 1) -> float:
         """The tenant's waiting requests and so many more, for its weight; ``weight`` if it has none yet."""
-        return (self._live[tenant] + more) / self._fairness.weight(tenant, weight)
+        return (self._live[tenant] + len(self._parked.get(tenant, ())) + more) / self._fairness.weight(tenant, weight)
 
     def _catch_up(self) -> None:
-        for tenant in self._fairness.lowered & self._heaps.keys():
+        for tenant in self._fairness.lowered & (self._heaps.keys() | self._parked.keys()):
             self._crowds.put(tenant)
-            if tenant not in self._passed:
+            if tenant in self._heaps and tenant not in self._passed:
                 self._turns.put(tenant)
         self._fairness.lowered.clear()
 
     def _fresh(self, tenant: str) -> list[Sequence]:
         """The tenant's waiting requests that have never run."""
-        heap = self._heaps.get(tenant, [])
-        return [entry[2] for entry in heap if entry[2].state is State.WAITING and not entry[2].admitted]
+        waiting = [sequence for *_, sequence in self._heaps.get(tenant, []) if sequence.state is State.WAITING]
+        both = [*waiting, *self._parked.get(tenant, ())]
+        return [sequence for sequence in both if not (sequence.admitted or sequence.begun)]
+
+    def _forget_priority(self, sequence: Sequence) -> None:
+        self._priorities[sequence.priority] -= 1
+        if not self._priorities[sequence.priority]:
+            del self._priorities[sequence.priority]
+
+    def _forget_crowd(self, tenant: str) -> None:
+        if tenant not in self._heaps and tenant not in self._parked:
+            self._crowds.drop(tenant)

@@ -125,6 +125,7 @@ class Service:
                 adapter=adapter,
                 priority=grant.priority,
                 weight=grant.weight,
+                begun=index > 0,
             )
             return Generation(
                 self.link, submit, self.renderer, wanted, self.metrics,

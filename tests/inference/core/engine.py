@@ -95,6 +95,7 @@ class Engine:
     def step(self) -> int:
         """The number of rows computed; something above 0 as well while a step is on its way."""
         self.now += 0.01
+        self.scheduler.yield_slots(self.scheduler.turn)
         progress = [
             p for settled in self.residency.poll(self.now, self.scheduler.turn) for p in self.scheduler.settle(settled)
         ]

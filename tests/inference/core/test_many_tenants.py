@@ -98,7 +98,7 @@ class AllLookedAt(WaitingQueue):
     """The long way: every tenant that waits is compared with every other, whoever may be hopeful."""
 
     def next(self, among: Any = None) -> Sequence | None:
-        self._fairness.lowered.clear()
+        self._catch_up()
         tenants = [tenant for tenant in self._heaps if tenant not in self._passed]
         return min((self._heaps[tenant][0][2] for tenant in tenants), key=self._key, default=None)
 
