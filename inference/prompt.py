@@ -29,6 +29,10 @@ from inference.tools.style import ToolStyle, style_of
 REPLACEMENT = "\ufffd"
 WINDOW_TOKENS = 12
 """A detokenizer decodes at most about this many tokens again per push; a smaller window re-anchors more often."""
+HELD_TOKENS = 32
+"""So many tokens after the last whole character are no character's beginning: an incomplete one has at most 3 bytes."""
+KEPT_TOKENS = 16
+"""Of those, so many stay to be decoded with what follows: enough for what is incomplete and what it is told by."""
 
 
 class PromptRenderer:
@@ -211,7 +215,8 @@ class Detokenizer:
     """Text of a growing sequence of ids, piece by piece; never splits a UTF-8 character.
 
     Decodes a small window again on every push, because a token's text depends on its neighbours. The pieces together
-    equal ``renderer.decode`` of all ids.
+    equal ``renderer.decode`` of all ids. One exception: a tokenizer with byte fallback gives a whole run of bytes for
+    broken if one of them is; here, whole characters that come long after that byte can be what they are.
     """
 
     def __init__(self, renderer: PromptRenderer) -> None:
@@ -232,7 +237,35 @@ class Detokenizer:
                 self._window = self._window[self._clean :]
                 self._emitted = len(self._decode(self._window))
             self._clean = len(self._window)
+        elif len(self._window) - self._clean > HELD_TOKENS:
+            return piece + self._give_up(text)
         return piece
+
+    def _give_up(self, text: str) -> str:
+        """Emit what the window, whose text does not end in a whole character, has no hope for; go on with its end.
+
+        :returns: those replacement characters of ``text`` that are final.
+        """
+        emitted = self._emitted
+        tail, start = self._cut(text)
+        self._window, self._clean = self._window[-tail:], 0
+        self._emitted = max(0, emitted - start)
+        return text[emitted : max(emitted, start)]
+
+    def _cut(self, text: str) -> tuple[int, int]:
+        """How many tokens to keep, and where in ``text`` theirs begins (below 0: it has more characters than text).
+
+        The cut lies between two characters if both sides decoded apart give the same as together: a character in pieces
+        is one replacement character for each piece. At least four tokens stay: three can be an incomplete character.
+        """
+        for tail in range(4, KEPT_TOKENS + 1):
+            end = self._decode(self._window[-tail:])
+            if end and self._decode(self._window[:-tail]) + end == text:
+                return tail, len(text) - len(end)
+        # Every token ends within a character, and begins within one. What is read from the middle of a character is
+        # wrong for three bytes and right after them: the texts agree at their ends.
+        end = self._decode(self._window[-KEPT_TOKENS:])
+        return KEPT_TOKENS, len(text) - len(end)
 
     def flush(self) -> str:
         """What was held back; call once, after the last id."""

@@ -62,9 +62,15 @@ class Compiler:
             start_thread(f"compiler-{number}", NICE, lambda: self._work(checker()))
 
     def submit(self, job: Job) -> None:
+        """Those of the tenant whose requests were aborted end here: the queue stays within the bound of live ones."""
         with self._changed:
-            self._waiting.setdefault(job.tenant, deque()).append(job)
+            waiting = self._waiting.get(job.tenant, ())
+            aborted = [each for each in waiting if each.matcher.closed]
+            self._waiting[job.tenant] = deque([*(each for each in waiting if not each.matcher.closed), job])
             self._changed.notify()
+        if aborted:
+            self._done += aborted
+            self._wake()
 
     def poll(self) -> list[Job]:
         """Jobs that have ended since the last call."""
@@ -110,7 +116,7 @@ class Compiler:
             return None
 
     def _compile(self, job: Job, checker: Checker) -> None:
-        """Raises what is wrong with the constraint."""
+        """Raises what is wrong with the constraint; only what says something about it is remembered."""
         matcher = job.matcher
         if matcher.closed:
             return

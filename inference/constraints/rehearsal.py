@@ -5,7 +5,8 @@ intersected patterns take minutes and gigabytes. Here such a grammar costs this 
 limits of CPU time, memory or stack. What compiles here is then followed for some random tokens: a language with a step
 that is far too slow is refused as well.
 
-Frames on stdin and stdout: four bytes of length (little-endian), then JSON; ``{"grammar"}`` and ``{"error"}``.
+Frames on stdin and stdout: four bytes of length (little-endian), then JSON; ``{"grammar"}`` and ``{"error"}``. An empty
+object on stdout says that the vocabulary has been read and grammars may come.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ MEMORY_BYTES = 512 * 1024 * 1024
 STACK_BYTES = 32 * 1024 * 1024
 NICE = 10
 WALK_TOKENS = 64
+UNFIT_STATUS = 3
+"""Exit status where a grammar ended the process by an exception of Python's: of memory, mostly."""
 STEP_SECONDS = 0.05
 """Most CPU time of one mask on the walk; an ordinary one takes 0.02 ms."""
 
@@ -75,10 +78,16 @@ def main() -> None:
 
 
 def _serve(vocabulary: Vocabulary, source: BinaryIO, sink: BinaryIO) -> None:
+    sink.write(frame({}))
+    sink.flush()
     while len(header := source.read(4)) == 4:
         request = json.loads(source.read(int.from_bytes(header, "little")))
         _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + CPU_SECONDS)
-        sink.write(frame({"error": rehearse(vocabulary, request["grammar"])}))
+        try:
+            error = rehearse(vocabulary, request["grammar"])
+        except BaseException:  # a panic of llguidance's is no Exception
+            os._exit(UNFIT_STATUS)
+        sink.write(frame({"error": error}))
         sink.flush()
 
 

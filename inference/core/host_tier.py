@@ -14,6 +14,8 @@ MAX_PREFETCHES = 4
 class HostTier:
     """What was read stays for the next time, up to ``capacity`` bytes; least recently used goes first.
 
+    An adapter that is larger than all of it is read each time, and costs no other its place.
+
     The loop calls it; reads end in the executor's threads.
 
     :param read: digest → adapter, checked; called in ``executor``. What it raises is the future's.
@@ -85,8 +87,11 @@ class HostTier:
             adapter = future.result()
             size = self._size(adapter)
             _, replaced = self._kept.pop(digest, (None, 0))
+            self.num_bytes -= replaced
+            if size > self.capacity:  # it would push out everybody else's before itself
+                return
             self._kept[digest] = (adapter, size)
-            self.num_bytes += size - replaced
+            self.num_bytes += size
             while self.num_bytes > self.capacity:
                 _, (_, freed) = self._kept.popitem(last=False)
                 self.num_bytes -= freed

@@ -14,6 +14,7 @@ from inference.constraints.checker import Checker
 from inference.constraints.compiler import Compiler, Job
 from inference.constraints.matcher import Matcher
 from inference.constraints.vocabulary import Vocabulary
+from inference.errors import Overloaded
 from inference.protocol import Constraint, SamplingParams
 
 
@@ -23,11 +24,14 @@ class GatedChecker:
     def __init__(self) -> None:
         self.gate, self.end = threading.Event(), threading.Event()
         self.checked: list[str] = []
+        self.passing: list[Overloaded] = []  # what checks of ``busy…`` raise
 
     def check(self, grammar: str) -> str | None:
         self.checked.append(grammar)
         if "slow" in grammar or "hold" in grammar:
             assert (self.gate if "slow" in grammar else self.end).wait(20)
+        if self.passing and "busy" in grammar:
+            raise self.passing.pop()
         return "not this one" if "bad" in grammar else None
 
     def close(self) -> None:
@@ -106,6 +110,16 @@ def test_a_verdict_is_remembered_in_its_namespace_only(house: House) -> None:
     assert len(house.checker.checked) == 4, "each of two sources once in each of two namespaces"
 
 
+def test_what_is_no_verdict_is_not_remembered(house: House) -> None:
+    house.checker.passing.append(Overloaded("not now", 5.0))
+    first, again, third = (house.submit("busy") for _ in range(3))
+    for _ in range(3):
+        house.next()
+    assert isinstance(first.error, Overloaded)
+    assert again.error is third.error is None
+    assert len(house.checker.checked) == 2
+
+
 def test_an_error_names_the_field_and_an_aborted_one_is_not_compiled(house: House) -> None:
     bad = house.submit("bad")
     house.next()
@@ -115,4 +129,23 @@ def test_an_error_names_the_field_and_an_aborted_one_is_not_compiled(house: Hous
     gone.matcher.close()
     house.checker.gate.set()
     assert [house.next(), house.next()] == ["slow", "gone"]
+    assert not any("gone" in grammar for grammar in house.checker.checked)
+
+
+def test_aborted_ones_do_not_stay_in_the_queue(house: House) -> None:
+    """Each holds its request; those that wait for a thread are otherwise as many as a client cares to abort."""
+    house.submit("slow", "a")
+    house.has_begun(1)
+    other = house.submit("hold", "b")
+    house.has_begun(2)
+    waits = house.submit("waits", "a")
+    for number in range(100):
+        house.submit(f"gone{number}", "a").matcher.close()
+        house.submit("elsewhere", "b")
+        assert len(house.compiler._waiting["a"]) <= 2
+    assert [house.next() for _ in range(99)] == [f"gone{number}" for number in range(99)], "each is handed back, once"
+    other.matcher.close()  # a thread is at work on it: it ends there
+    house.checker.gate.set()
+    assert [house.next() for _ in range(3)] == ["slow", "waits", "gone99"]
+    assert waits.error is None
     assert not any("gone" in grammar for grammar in house.checker.checked)

@@ -1,4 +1,4 @@
-"""Who has a claim to a slot or to a place in the queue while it does not run: by priority and turn, not for coming first."""
+"""Who has a claim to a slot or a place in the queue while it does not run: by priority and turn, not for coming first."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def test_a_further_choice_is_no_newcomer() -> None:
 @pytest.mark.parametrize("tenant", ["same", "other"])
 def test_parked_requests_leave_a_full_queue_as_others_do(tenant: str) -> None:
     engine = Engine(
-        FakeRunner(num_slots=1, eos=None, num_blocks=400, max_model_len=400), max_running=4, max_waiting=6, max_waiting_per_tenant=6
+        FakeRunner(num_slots=1, eos=None, num_blocks=400, max_model_len=400),
+        max_running=4,
+        max_waiting=6,
+        max_waiting_per_tenant=6,
     )
     for number in range(6):
         engine.add(f"line {number}", [1], 4, tenant="same", adapter=f"cold {number}", priority=BATCH)

@@ -167,6 +167,22 @@ def test_what_was_read_is_not_read_again_until_it_had_to_go() -> None:
     assert fetched(*tier(5), "larger than all") == "adapter larger than all"
 
 
+def test_one_that_is_larger_than_the_tier_costs_no_other_its_place() -> None:
+    sizes = {"one tenant's": 10, "another's": 20, "a third's": 30, "huge": 61, "grows": 0}
+    executor = LateExecutor()
+    host = HostTier(lambda digest: digest, lambda adapter: sizes[str(adapter)], 60, executor)
+    small = ["one tenant's", "another's", "a third's"]
+    for digest in [*small, "huge", "huge", *small]:
+        assert fetched(host, executor, digest) == digest
+    assert (host.reads, host.hits, len(host), host.num_bytes) == (3 + 2, 3, 3, 60)
+    host._kept["grows"] = ("grows", 0)  # what a second read of a larger one replaces
+    sizes["grows"] = 61
+    host._start("grows")
+    executor.finish()
+    host.check()
+    assert (len(host), host.num_bytes) == (3, 60)
+
+
 def test_two_who_want_the_same_read_it_once() -> None:
     host, executor = tier(20)
     host.prefetch("a")
