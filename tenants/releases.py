@@ -59,18 +59,32 @@ def set_canary(actor: Actor, tenant: Tenant, name: str, number: int, percent: in
         )
 
 
-def rollback(actor: Actor, tenant: Tenant, name: str) -> Release:
+def rollback(actor: Actor, tenant: Tenant, name: str, *, expected: int | None = None) -> Release:
     """Back to the release before: from a canary to the version that ran before it, else to the version promoted before.
 
     Once more goes further back. Releases whose version was deleted are passed over. Raises
     :class:`~tenants.errors.NotFound`, and :class:`~tenants.errors.Conflict` where there is nothing before.
+
+    :param expected: the number of the release to go back from, as somebody saw it: a Conflict where it is not the
+        latest any more, so that two who decide the same do not go back twice. ``None``: from the latest, whichever.
     """
     with transaction.atomic():
         adapter = _locked(tenant, name)
+        if expected is not None:
+            require_latest(adapter, expected)
         target = before(adapter)
         if target is None:
             raise Conflict(f"{adapter} has no release to go back to.", code="no_previous_release")
         return _release(actor, adapter, Kind.ROLLBACK, target.version, previous=target.previous)
+
+
+def require_latest(adapter: Adapter, number: int) -> None:
+    """Raises :class:`~tenants.errors.Conflict` where another release came after the one with this number."""
+    if latest_number(adapter) != number:
+        message = (
+            f"What {adapter} stands for was changed after this was asked: by somebody else, or as it was sent twice."
+        )
+        raise Conflict(message, code="release_outdated")
 
 
 def before(adapter: Adapter) -> Release | None:
@@ -155,6 +169,11 @@ def latest(adapter: Adapter) -> Release:
         made_by="system upgrade",
     )
     return first
+
+
+def latest_number(adapter: Adapter) -> int:
+    """Of :func:`latest`; 0 where there was no release."""
+    return latest(adapter).number if adapter.current is not None else 0
 
 
 def _release(

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
-from tenants import audit
+from tenants import audit, rows
 from tenants.actors import Actor
 from tenants.errors import Invalid
 from tenants.limits import subject_of
@@ -17,18 +17,26 @@ from tenants.models import Adapter, ApiKey, BaseModel, Member, Tenant
 def restrict(actor: Actor, holder: Member | ApiKey, names: Sequence[str] | None) -> None:
     """Let the holder use these models of its tenant and no others; ``None``: all of them. From the next request on.
 
-    Raises :class:`~tenants.errors.Invalid` for a model that the tenant may not use itself.
+    In which order they are named is no matter. Raises :class:`~tenants.errors.Invalid` for a model that the tenant may
+    not use itself, and :class:`~tenants.errors.NotFound` where somebody deleted the holder since it was found.
     """
     found = (None, None) if names is None else ids_of(holder.tenant, names)
-    if found == (holder.only_models, holder.only_adapters):
-        return
     with transaction.atomic():
+        # read again under a lock: what somebody else is just setting is what this comes after
+        locked: Any = type(holder)._base_manager.select_for_update(no_key=True, of=("self",))
+        rows.hold(holder, locked, str(type(holder)._meta.verbose_name), str(holder))
+        if _sets(found) == _sets((holder.only_models, holder.only_adapters)):
+            return
         before = {"models": names_of(holder)}
         holder.only_models, holder.only_adapters = found
         holder.save(update_fields=["only_models", "only_adapters"])
         noun = "member" if isinstance(holder, Member) else "key"
         after = {"models": names_of(holder)}
         audit.record(actor, f"{noun}.restricted", subject_of(holder), tenant=holder.tenant, before=before, after=after)
+
+
+def _sets(ids: Sequence[Sequence[int] | None]) -> list[set[int] | None]:
+    return [None if each is None else set(each) for each in ids]
 
 
 def ids_of(tenant: Tenant, names: Sequence[str], param: str = "models") -> tuple[list[int], list[int]]:

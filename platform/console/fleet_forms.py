@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 
+from console.edit_form import EditForm
 from console.forms import Form
 from console.model_field import ModelField
 from fleet.models import Worker
@@ -17,12 +18,9 @@ STATES = (
 )
 
 
-class WorkerForm(Form):
-    """:param worker: to be changed; its name stays. ``None``: a new one."""
-
+class _Basics(Form):
     aliases = {"base_model": "model"}  # noqa: RUF012 - as in its base
 
-    name = forms.CharField(max_length=64, help_text="Letters, digits, hyphens and underscores; logs and alerts say it.")
     url = forms.CharField(
         label="Address",
         max_length=512,
@@ -32,14 +30,25 @@ class WorkerForm(Form):
     model = ModelField("A worker that serves other weights is refused.")
     state = forms.ChoiceField(choices=STATES, initial=Worker.State.ACTIVE)
 
-    def __init__(self, *args: Any, worker: Worker | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if worker is not None:
-            del self.fields["name"]
-            self.initial = {"url": worker.url, "model": worker.base_model.name, "state": worker.state}
+
+class NewWorkerForm(_Basics):
+    name = forms.CharField(max_length=64, help_text="Letters, digits, hyphens and underscores; logs and alerts say it.")
+    field_order = ("name",)
 
     def clean_name(self) -> str:
         name = str(self.cleaned_data["name"])
         if Worker.objects.filter(name=name).exists():
             raise forms.ValidationError(f"There is a worker {name!r} already; it is changed on its own page.")
         return name
+
+
+class WorkerForm(_Basics, EditForm):
+    """To change a worker; its name stays."""
+
+    def __init__(self, worker: Worker, *args: Any) -> None:
+        initial = {"url": worker.url, "model": worker.base_model.name, "state": worker.state}
+        super().__init__(*args, initial=initial)
+
+    def changes(self) -> dict[str, Any]:
+        """As :func:`fleet.registry.change` takes them."""
+        return {"base_model" if name == "model" else name: value for name, value in self.changed().items()}

@@ -26,18 +26,22 @@ class Form(forms.Form):
         super().__init__(*args, **kwargs)
 
     def carry_out(self, act: Callable[[dict[str, Any]], Any]) -> bool:
-        """Whether the form was right and ``act(cleaned data)`` went through; ``result`` is what it returned."""
+        """Whether the form was right and ``act(what is handed on)`` went through; ``result`` is what it returned."""
         self.result: Any = None
         if not self.is_valid():
             return False
         try:
             with transaction.atomic():
-                self.result = act(self.cleaned_data)
+                self.result = act(self.handed_on())
         except (Invalid, Conflict, NotFound, Forbidden) as error:
             field = self._field(error)
             self.add_error(field, str(error) if field is None else _words(error))
             return False
         return True
+
+    def handed_on(self) -> dict[str, Any]:
+        """What the form says to the domain."""
+        return self.cleaned_data
 
     def _field(self, error: TenantsError) -> str | None:
         param: str = getattr(error, "param", None) or ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 
@@ -14,14 +14,12 @@ from console.limit_fields import limit_changes, limit_fields
 from console.lines_field import LinesField
 from console.moment_field import MomentField
 from console.place import TenantPlace
+from console.restriction_form import EVERY, MOST_MODELS, SCOPES, RestrictionForm
 from console.sent_once import OnceForm
 from tenants import key_ring
 from tenants.addresses import MOST as MOST_NETWORKS
 from tenants.callers import Role
 from tenants.models import ApiKey, Member
-from tenants.restrictions import names_of
-
-_MOST_MODELS = 1000
 
 OVERLAPS = (
     (timedelta(0), "None: the present key is revoked at once"),
@@ -44,7 +42,7 @@ class KeyForm(Form):
     )
     expires_at = MomentField(label="Ends at", help_text="Empty: it never ends by itself.")
     models = LinesField(
-        most=_MOST_MODELS,
+        most=MOST_MODELS,
         placeholder="every model that the account may use",
         help_text="One name a line, such as acme/pirate: the only models and adapters it may use.",
     )
@@ -117,27 +115,30 @@ class IssueForm(KeyForm, OnceForm):
         )
 
 
-class ChangeForm(KeyForm):
-    """Only what it says otherwise than the key has it is changed."""
+class ChangeForm(RestrictionForm, KeyForm):
+    """Only what somebody changed in it is changed."""
 
-    def __init__(self, key: ApiKey, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, key: ApiKey, *args: Any) -> None:
         end = key.expires_at
         initial = {
             "name": key.name,
             "expires_at": None if end is None else end.replace(second=0, microsecond=0),
-            "models": names_of(key) or None,
             "networks": key.allowed_addresses,
             **key.own_limits(),
         }
-        super().__init__(*args, initial=initial, **kwargs)
+        super().__init__(key, *args, initial=initial)
+        whose = "account" if key.member_id is None else "member"
+        scope = cast(forms.ChoiceField, self.fields["scope"])
+        scope.label = "Models that it may use"
+        scope.choices = [(each, f"All that the {whose} may" if each == EVERY else words) for each, words in SCOPES]
+        self.order_fields(["name", "expires_at", "scope", "models", "networks"])
 
-    def changes(self, cleaned: Mapping[str, Any]) -> dict[str, Any]:
+    def changes(self) -> dict[str, Any]:
         """As :func:`tenants.key_ring.change` takes them."""
-        names = ("name", "expires_at", "models", "networks")
-        changes = {name: cleaned[name] for name in names if cleaned[name] != self.initial[name]}
-        limits = limit_changes(ApiKey, cleaned)
-        limits = {name: value for name, value in limits.items() if value != self.initial[name]}
-        return {**changes, "limits": limits} if limits else changes
+        changed = self.changed()
+        changes = {name: changed[name] for name in ("name", "expires_at", "networks") if name in changed}
+        limits = limit_changes(ApiKey, changed)
+        return changes | self.restriction() | ({"limits": limits} if limits else {})
 
 
 class RotateForm(OnceForm):

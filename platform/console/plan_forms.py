@@ -4,8 +4,10 @@ from typing import Any
 
 from django import forms
 
+from console.edit_form import EditForm
 from console.forms import Form
 from console.limit_fields import limit_changes, limit_fields
+from tenants.limits import names_for
 from tenants.models import Plan
 
 
@@ -21,11 +23,12 @@ class NewPlanForm(Form):
         return {name: value for name, value in found.items() if value is not None}
 
 
-class PlanForm(Form):
+class PlanForm(EditForm):
     def __init__(self, plan: Plan, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields |= limit_fields(Plan)
-        self.initial = {name: getattr(plan, name) for name in self.fields}
+        self.initial = {name: getattr(plan, name) for name in names_for(Plan)}
 
     def limits(self) -> dict[str, int | None]:
-        return limit_changes(Plan, self.cleaned_data)
+        """Those that were changed."""
+        return limit_changes(Plan, self.changed())

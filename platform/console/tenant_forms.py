@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from django import forms
 
+from console.edit_form import EditForm
 from console.forms import Form
 from console.limit_fields import limit_fields
 from tenants import plans
@@ -51,15 +52,15 @@ class NewTenant(_Basics):
     field_order = ("slug", "display_name", "plan", "weight", "models")
 
 
-class TenantChange(_Basics):
+class TenantChange(_Basics, EditForm):
     display_name = forms.CharField(label="Name", max_length=200, help_text="For people.")
     field_order = ("display_name", "plan", "weight")
 
 
-def limits_form(tenant: Tenant) -> type[Form]:
+def limits_form(tenant: Tenant) -> type[EditForm]:
     """For the limits of the tenant's own, which go before its plan's."""
     inherited = {name: getattr(tenant.plan, name) for name in names_for(Tenant)}
-    return cast("type[Form]", type("TenantLimits", (Form,), dict(limit_fields(Tenant, inherited))))
+    return cast("type[EditForm]", type("TenantLimits", (EditForm,), dict(limit_fields(Tenant, inherited))))
 
 
 class Reason(Form):

@@ -9,6 +9,7 @@ from typing import Any
 from django import forms
 
 from console.duration_field import DurationField
+from console.edit_form import EditForm
 from console.forms import Form
 from console.sent_once import OnceForm
 from tenants import webhooks
@@ -50,8 +51,8 @@ class WebhookForm(Form):
 
     def said(self, cleaned: Mapping[str, Any]) -> dict[str, Any]:
         """As :func:`tenants.webhooks.create` and ``change`` take it. With everything the others are said as well."""
-        events = [webhooks.ALL] if webhooks.ALL in cleaned["events"] else cleaned["events"]
-        return {"url": cleaned["url"], "description": cleaned["description"], "events": events}
+        said = {name: cleaned[name] for name in ("url", "description", "events") if name in cleaned}
+        return said | {"events": [webhooks.ALL]} if webhooks.ALL in said.get("events", ()) else said
 
 
 class NewWebhookForm(WebhookForm, OnceForm):
@@ -60,9 +61,10 @@ class NewWebhookForm(WebhookForm, OnceForm):
         self.fields["events"].initial = [webhooks.ALL]
 
 
-def change_form(webhook: Webhook, data: Any) -> WebhookForm:
-    initial = {"url": webhook.url, "description": webhook.description, "events": webhook.events}
-    return WebhookForm(data, initial=initial)
+class ChangeWebhookForm(WebhookForm, EditForm):
+    def __init__(self, webhook: Webhook, *args: Any) -> None:
+        initial = {"url": webhook.url, "description": webhook.description, "events": webhook.events}
+        super().__init__(*args, initial=initial)
 
 
 class RotateSecretForm(OnceForm):

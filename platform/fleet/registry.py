@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 from django.core.exceptions import ValidationError
@@ -58,14 +60,7 @@ def register(
     :param new: change none that there is: a :class:`~tenants.errors.Conflict` instead.
     """
     wanted = Worker(name=name, url=url.rstrip("/"), base_model=base_model, dialect=dialect, state=state)
-    _clean(wanted)
-    fingerprint, problem = asyncio.run(_asked(wanted))
-    if fingerprint is not None and fingerprint != base_model.fingerprint:
-        raise Invalid(
-            f"{wanted.url} serves weights with the fingerprint {fingerprint}, but {base_model.name} is "
-            f"registered with {base_model.fingerprint}; start the worker with --model {base_model.directory}.",
-            "model",
-        )
+    problem = _problem(wanted)
     after = audit.snapshot(wanted, _SHOWN)
     with transaction.atomic():
         worker, created = Worker.objects.select_for_update().get_or_create(
@@ -81,6 +76,45 @@ def register(
             action = "worker.registered" if created else "worker.changed"
             audit.record(actor, action, name, tenant=None, before=before, after=after)
     return Registered(worker, created, problem)
+
+
+def change(
+    actor: Actor,
+    worker: Worker,
+    *,
+    url: str | None = None,
+    base_model: BaseModel | None = None,
+    state: str | None = None,
+) -> Registered:
+    """Change what is given; anything else stays as it is when this is written. The worker is asked as in
+    :func:`register`, which raises the same; :class:`~tenants.errors.Conflict` where it is another address or model by
+    then than the one that was asked.
+    """
+    given = {"url": url and url.rstrip("/"), "base_model": base_model, "state": state}
+    changes = {name: value for name, value in given.items() if value is not None}
+    _set(worker, changes)
+    problem, asked = _problem(worker), _identity(worker)
+    with transaction.atomic():
+        rows.hold(worker, Worker.objects.select_for_update(of=("self",)), "worker", worker.name)
+        before = audit.snapshot(worker, _SHOWN)
+        _set(worker, changes)
+        if _identity(worker) != asked:
+            raise Conflict(f"Somebody else changed the worker {worker} meanwhile. Look at what it is now.")
+        after = audit.snapshot(worker, _SHOWN)
+        if before != after:
+            worker.save(update_fields=list(changes))
+            audit.record(actor, "worker.changed", worker.name, tenant=None, before=before, after=after)
+    return Registered(worker, False, problem)
+
+
+def _set(worker: Worker, changes: Mapping[str, Any]) -> None:
+    for name, value in changes.items():
+        setattr(worker, name, value)
+
+
+def _identity(worker: Worker) -> tuple[object, ...]:
+    """What the answer of a worker that was asked is an answer about."""
+    return worker.url, worker.base_model_id, worker.dialect
 
 
 def set_state(actor: Actor, worker: Worker, state: str) -> None:
@@ -119,6 +153,22 @@ def _clean(worker: Worker) -> None:
     except ValidationError as error:
         name, messages = next(iter(error.message_dict.items()))
         raise Invalid(f"{name}: {messages[0]}", name) from None
+
+
+def _problem(wanted: Worker) -> str | None:
+    """Ask the worker. Returns why it serves nothing now, ``None`` where it does; raises
+    :class:`~tenants.errors.Invalid`.
+    """
+    _clean(wanted)
+    fingerprint, problem = asyncio.run(_asked(wanted))
+    base_model = wanted.base_model
+    if fingerprint is not None and fingerprint != base_model.fingerprint:
+        raise Invalid(
+            f"{wanted.url} serves weights with the fingerprint {fingerprint}, but {base_model.name} is "
+            f"registered with {base_model.fingerprint}; start the worker with --model {base_model.directory}.",
+            "model",
+        )
+    return problem
 
 
 async def _asked(worker: Worker) -> tuple[str | None, str | None]:

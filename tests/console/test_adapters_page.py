@@ -22,6 +22,7 @@ from tenants import adapter_shares, intake, releases, tasks
 from tenants.actors import Actor as Doer
 from tenants.callers import Role
 from tenants.models import AdapterUpload, AdapterVersion, AuditEntry
+from tests.console.opened import opened
 from tests.console.people import client_of, member, operator
 from tests.console.samples import two_versions
 from tests.gateway.api import ledger
@@ -229,13 +230,34 @@ def test_a_rollback_says_what_answers_from_then_on(house: House, acme: Actor, de
     asked = text(developer.get(page))
     assert f"Roll {adapter} back to v1?" in asked
     assert f"v1 answers all requests for {adapter} from then on; now it is v2." in asked
-    assert developer.post(page)["Location"] == f"{AT}/{adapter.name}"
+    assert developer.post(page, opened(developer, page))["Location"] == f"{AT}/{adapter.name}"
     adapter.refresh_from_db()
     assert adapter.current is not None
     assert adapter.current.number == 1
     assert audited("adapter.rolled_back").subject == str(adapter)
     again = developer.get(page)
     assert (again.status_code, "has no release to go back to" in text(again)) == (409, True)
+
+
+@pytest.mark.parametrize("sent", ["twice", "late", "without", "nonsense"])
+def test_a_rollback_goes_back_from_the_release_it_was_asked_about(
+    sent: str, house: House, acme: Actor, developer: Client
+) -> None:
+    adapter = two_versions(house, acme)
+    AdapterVersion.objects.create(adapter=adapter, number=4, state="ready", digest="4" * 64)
+    releases.promote(BY, acme.tenant, adapter.name, 4)
+    page = f"{AT}/{adapter.name}/rollback"
+    form = opened(developer, page)
+    if sent == "twice":
+        assert developer.post(page, form).status_code == 302
+    elif sent == "late":
+        releases.set_canary(BY, acme.tenant, adapter.name, 1, 10)
+    else:
+        form = {} if sent == "without" else {"release": "9" * 5000}
+    before = releases.history(adapter).count()
+    refused = developer.post(page, form)
+    assert (refused.status_code, "changed after this was asked" in text(refused)) == (409, True)
+    assert releases.history(adapter).count() == before
 
 
 def test_going_back_from_a_canary_only_ends_it(house: House, acme: Actor, developer: Client) -> None:
@@ -248,7 +270,10 @@ def test_going_back_from_a_canary_only_ends_it(house: House, acme: Actor, develo
     assert "v1, which answers 25 % of the requests now, answers none." in asked
     assert "v2 answers all of them" in asked
     assert "back to v2" not in asked
-    assert developer.post(page).status_code == 302
+    form = opened(developer, page)
+    assert developer.post(page, form).status_code == 302
+    refused = developer.post(page, form)
+    assert (refused.status_code, "changed after this was asked" in text(refused)) == (409, True)
     adapter.refresh_from_db()
     assert (adapter.current.number if adapter.current else None, adapter.canary) == (2, None)
     assert f"Roll {adapter} back to v1?" in text(developer.get(page))

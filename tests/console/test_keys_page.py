@@ -19,8 +19,9 @@ from playwright.async_api import Page, expect
 from uuid6 import uuid7
 
 from tenants.callers import Role
-from tenants.models import ApiKey, AuditEntry, IdempotentRequest, Member, ModelAllowance
+from tenants.models import Adapter, ApiKey, AuditEntry, IdempotentRequest, Member, ModelAllowance
 from tests.console.conftest import shoot
+from tests.console.opened import held, opened
 from tests.console.people import client_of, member, operator, sign_in
 from tests.gateway.house import Actor, House, Process
 
@@ -45,6 +46,11 @@ def owner(tenant: Actor) -> Client:
 
 def keys_of(actor: Actor) -> list[ApiKey]:
     return list(ApiKey.objects.filter(tenant=actor.tenant).exclude(pk=actor.key.pk).order_by("pk"))
+
+
+def reread(key: ApiKey) -> ApiKey:
+    found: ApiKey = ApiKey.objects.get(tenant=key.tenant_id, pk=key.pk)
+    return found
 
 
 def token(client: Client, address: str = NEW) -> str:
@@ -240,14 +246,7 @@ def test_only_what_is_said_otherwise_is_changed(owner: Client, tenant: Actor) ->
     assert 'value="2090-01-31T12:30"' in page
     assert "203.0.113.7/32" in page
     ApiKey.objects.filter(pk=key.pk, tenant=tenant.tenant).update(expires_at="2090-01-31T12:30:59Z")
-    same = {
-        "name": "after",
-        "expires_at": "2090-01-31T12:30",
-        "networks": "203.0.113.7/32",
-        "tokens_per_day": "1000",
-        "budget_hard": "0.5",
-    }
-    answer = owner.post(address, same)
+    answer = owner.post(address, opened(owner, address) | {"name": "after", "budget_hard": "0.5"})
     assert (answer.status_code, answer["Location"]) == (302, f"/console/t/acme/keys/{key.public_id}")
     key.refresh_from_db(from_queryset=ApiKey.objects.filter(tenant=tenant.tenant))
     assert (key.name, key.budget_hard, key.tokens_per_day) == ("after", 500_000, 1000)
@@ -255,11 +254,12 @@ def test_only_what_is_said_otherwise_is_changed(owner: Client, tenant: Actor) ->
     assert key.expires_at.second == 59
     actions = AuditEntry.objects.filter(tenant=tenant.tenant).order_by("-pk").values_list("action", flat=True)
     assert set(actions[:2]) == {"key.changed", "key.limits_changed"}
-    owner.post(address, {"name": "after"})
+    nothing = dict.fromkeys(("expires_at", "networks", "tokens_per_day", "budget_hard"), "")
+    owner.post(address, opened(owner, address) | nothing)
     key.refresh_from_db(from_queryset=ApiKey.objects.filter(tenant=tenant.tenant))
     left: list[object] = [key.expires_at, key.allowed_addresses, key.tokens_per_day, key.budget_hard]
     assert left == [None] * 4
-    refused = owner.post(address, {"name": "after", "budget_soft": "2", "budget_hard": "1"})
+    refused = owner.post(address, opened(owner, address) | {"budget_soft": "2", "budget_hard": "1"})
     assert "never reached" in refused.content.decode()
 
 
@@ -285,6 +285,90 @@ def test_a_rotation_shows_the_successor_once_and_keeps_the_line(owner: Client, t
     assert "Select a valid choice" in owner.post(address, {**form, "once": "b", "overlap": "5"}).content.decode()
     changing = owner.get(f"/console/t/acme/keys/{new.public_id}/change").content.decode()
     assert "1 other key of its line has the same limits" in changing
+
+
+@pytest.mark.django_db
+def test_what_the_pages_say_of_a_line_is_what_changes_with_it(owner: Client, tenant: Actor) -> None:
+    address = f"/console/t/acme/keys/{tenant.key.public_id}"
+    owner.post(f"{address}/rotate", {"once": token(owner, f"{address}/rotate"), "overlap": "3600"})
+    (new,) = keys_of(tenant)
+    change = f"/console/t/acme/keys/{new.public_id}/change"
+    page = owner.get(change).content.decode()
+    assert "the same limits, models and addresses: what you change of them holds for all" in page
+    assert "Name and end are this key's alone." in page
+    assert "They share limits, models, addresses and" in owner.get(address).content.decode()
+    owner.post(change, opened(owner, change) | {"name": "newer", "networks": "203.0.113.7", "max_concurrent": "3"})
+    old = reread(tenant.key)
+    assert (old.allowed_addresses, old.max_concurrent) == (["203.0.113.7/32"], 3)
+    assert old.name != "newer"
+    assert "203.0.113.7/32" in owner.get(address).content.decode()
+
+
+@pytest.mark.django_db
+def test_a_stale_form_lifts_no_restriction(owner: Client, place: House, tenant: Actor) -> None:
+    issued(owner, name="ci", tokens_per_day="1000", expires_at="2090-01-31T12:30")
+    (key,) = keys_of(tenant)
+    address = f"/console/t/acme/keys/{key.public_id}/change"
+    bobs = client_of(member(tenant.tenant, name="bob"))
+    stale = opened(bobs, address)
+    mine = {"networks": "203.0.113.7", "scope": "some", "models": place.base.name, "max_concurrent": "2"}
+    owner.post(address, opened(owner, address) | mine | {"tokens_per_day": "5", "expires_at": "2080-01-31T12:30"})
+    refused = bobs.post(address, stale | {"name": "renamed", "budget_soft": "2", "budget_hard": "1"})
+    assert "never reached" in refused.content.decode()
+    assert held(refused)["shown"] == stale["shown"], "an error is no other opening of the form"
+    assert bobs.post(address, held(refused) | {"budget_soft": ""}).status_code == 302
+    now = reread(key)
+    assert (now.name, now.budget_hard) == ("renamed", 1_000_000)
+    assert now.allowed_addresses == ["203.0.113.7/32"]
+    assert (now.only_models, now.only_adapters) == ([place.base.pk], [])
+    assert (now.max_concurrent, now.tokens_per_day) == (2, 5)
+    assert now.expires_at is not None
+    assert now.expires_at.year == 2080
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("shown", [None, "", "no", "[]", "{}", '{"name": "ci"}', "[" * 100_000, "\0", '{"name": []}'])
+def test_a_form_that_does_not_say_what_it_showed_is_shown_afresh(
+    shown: str | None, owner: Client, place: House, tenant: Actor
+) -> None:
+    address = f"/console/t/acme/keys/{tenant.key.public_id}/change"
+    stale = opened(owner, address)
+    ApiKey.objects.filter(tenant=tenant.tenant).update(allowed_addresses=["203.0.113.7/32"], name="ci")
+    lists = json.dumps({name: [] for name in json.loads(stale.pop("shown"))})
+    assert owner.post(address, stale | {"shown": lists}).status_code == 400
+    answer = owner.post(address, stale | {"name": "renamed"} | ({} if shown is None else {"shown": shown}))
+    assert answer.status_code == 400
+    assert "It shows what holds now" in answer.content.decode()
+    assert held(answer) == opened(owner, address)
+    assert reread(tenant.key).name == "ci"
+
+
+@pytest.mark.django_db
+def test_a_key_whose_models_are_gone_says_so_and_stays_restricted(owner: Client, place: House, tenant: Actor) -> None:
+    key = tenant.key
+    ApiKey.objects.filter(tenant=tenant.tenant).update(only_models=[], only_adapters=[10**6])
+    address = f"/console/t/acme/keys/{key.public_id}/change"
+    assert "The models that it was restricted to are gone" in owner.get(address).content.decode()
+    form = opened(owner, address)
+    assert (form["scope"], form["models"]) == ("some", "")
+    assert owner.post(address, form | {"name": "renamed"}).status_code == 302
+    assert (reread(key).name, reread(key).only_adapters) == ("renamed", [10**6])
+    assert owner.post(address, opened(owner, address) | {"scope": "every"}).status_code == 302
+    assert (reread(key).only_models, reread(key).only_adapters) == (None, None)
+    assert "are gone" not in owner.get(address).content.decode()
+
+
+@pytest.mark.django_db
+def test_models_are_named_or_all_chosen_not_both(owner: Client, place: House, tenant: Actor) -> None:
+    address = f"/console/t/acme/keys/{tenant.key.public_id}/change"
+    form = opened(owner, address)
+    both = owner.post(address, form | {"models": place.base.name})
+    assert "All models are chosen above" in both.content.decode()
+    assert "Name at least one model." in owner.post(address, form | {"scope": "some"}).content.decode()
+    owner.post(address, form | {"scope": "some", "models": place.base.name})
+    assert reread(tenant.key).only_models == [place.base.pk]
+    owner.post(address, opened(owner, address) | {"scope": "every"})
+    assert reread(tenant.key).only_models is None
 
 
 def test_a_playgrounds_key_says_whose_it_is_and_is_not_rotated(tenant: Actor, owner: Client) -> None:
@@ -440,3 +524,26 @@ async def test_issue_rotate_and_revoke(page: Page, gateway: Process, house: Hous
     await expect(page.locator("#list tbody tr")).to_have_count(1)
     await page.get_by_label("Search").fill("nothing such")
     await expect(page.locator("#list")).to_contain_text("No key was found for")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("zone", ["Asia/Kolkata"])
+async def test_a_browser_sends_what_it_was_shown(page: Page, gateway: Process, house: House, acme: Actor) -> None:
+    """Several lines and a time in the reader's zone are no change where nobody touched them."""
+    models = [house.base.pk], [Adapter.objects.unscoped().get(name=house.adapter(acme, "pirate").partition("/")[2]).pk]
+    rows = ApiKey.objects.filter(tenant=acme.tenant)
+    rows.update(only_models=models[0], only_adapters=models[1], expires_at="2090-01-31T12:30:59Z")
+    rows.update(allowed_addresses=["203.0.113.7/32", "2001:db8::/32"])
+    await sign_in(page.context, gateway.url, member(acme.tenant, name="ada"))
+    await page.goto(f"{gateway.url}/console/t/acme/keys/{acme.key.public_id}/change")
+    await expect(page.get_by_label("Only these models")).to_have_value(f"{house.base.name}\nacme/pirate")
+    rows.update(allowed_addresses=["198.51.100.1/32"], only_models=[])
+    await shoot(page, "key-change")
+    await page.get_by_role("textbox", name="Name").fill("renamed")
+    await page.get_by_role("button", name="Change it").click()
+    await expect(page.get_by_role("status")).to_contain_text("The key was changed.")
+    key = reread(acme.key)
+    assert (key.name, key.allowed_addresses) == ("renamed", ["198.51.100.1/32"])
+    assert (key.only_models, key.only_adapters) == ([], models[1])
+    assert key.expires_at is not None
+    assert key.expires_at.second == 59

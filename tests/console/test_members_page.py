@@ -15,7 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from tenants import invitations
 from tenants.actors import Actor as Doer
 from tenants.callers import Role
-from tenants.models import ApiKey, AuditEntry, Invitation, Member
+from tenants.models import ApiKey, AuditEntry, Invitation, Member, ModelAllowance
+from tests.console.opened import opened
 from tests.console.people import client_of, member, operator
 from tests.console.test_tenants_page import text_of
 from tests.gateway.house import Actor, House
@@ -79,7 +80,8 @@ def test_role_models_and_limits_change_together(house: House, acme: Actor, owner
     form = owner.get(path(bob, "/change")).content.decode()
     assert re.search(r'value="every"[^>]*checked', form)
     wanted = {"role": "developer", "scope": "some", "models": f"{house.base.name}\nacme/pirate, acme/pirate"}
-    answer = owner.post(path(bob, "/change"), {**wanted, "tokens_per_day": "5000", "budget_hard": "1.5"})
+    limits = {"tokens_per_day": "5000", "budget_hard": "1.5"}
+    answer = owner.post(path(bob, "/change"), opened(owner, path(bob, "/change")) | wanted | limits)
     assert answer["Location"] == path(bob)
     words = text_of(owner.get(path(bob)))
     assert "Role developer" in words
@@ -88,15 +90,54 @@ def test_role_models_and_limits_change_together(house: House, acme: Actor, owner
     assert "1.50 USD" in words
     done = AuditEntry.objects.filter(tenant=acme.tenant, subject="bob").values_list("action", flat=True)
     assert set(done) == {"member.role_changed", "member.restricted", "member.limits_changed"}
-    owner.post(path(bob, "/change"), {"role": "developer", "scope": "every"})
+    owner.post(path(bob, "/change"), opened(owner, path(bob, "/change")) | {"scope": "every", "tokens_per_day": ""})
     assert row_of(bob).only_models is None
     assert row_of(bob).tokens_per_day is None
+
+
+def test_a_stale_form_gives_nothing_back(house: House, acme: Actor, owner: Client) -> None:
+    """A member who was demoted and restricted while the form was open stays so; a limit that was changed is set."""
+    bob = member(acme.tenant, Role.OWNER, "bob")
+    stale, fresh = (opened(owner, path(bob, "/change")) for _ in range(2))
+    taken = {"role": "viewer", "scope": "some", "models": house.base.name, "tokens_per_day": "7"}
+    owner.post(path(bob, "/change"), fresh | taken)
+    assert owner.post(path(bob, "/change"), stale | {"requests_per_minute": "9"}).status_code == 302
+    now = row_of(bob)
+    assert (now.role, now.only_models, now.tokens_per_day) == ("viewer", [house.base.pk], 7)
+    assert now.requests_per_minute == 9
+    assert owner.post(path(bob, "/change"), stale | {"scope": "some", "models": house.base.name}).status_code == 302
+    done = AuditEntry.objects.filter(tenant=acme.tenant, subject="bob").values_list("action", flat=True)
+    assert sorted(done) == ["member.limits_changed"] * 2 + ["member.restricted", "member.role_changed"]
+
+
+@pytest.mark.parametrize("gone", ["withdrawn", "deleted"])
+def test_a_member_restricted_to_models_that_are_gone_can_be_changed(
+    gone: str, house: House, acme: Actor, owner: Client
+) -> None:
+    house.adapter(acme, "pirate")
+    bob = member(acme.tenant, Role.OWNER, "bob")
+    models = {"scope": "some", "models": house.base.name if gone == "withdrawn" else "acme/pirate"}
+    owner.post(path(bob, "/change"), opened(owner, path(bob, "/change")) | models)
+    restricted = row_of(bob)
+    if gone == "withdrawn":
+        ModelAllowance.objects.filter(tenant=acme.tenant).delete()
+    else:
+        Member.objects.filter(tenant=acme.tenant, user=bob).update(only_adapters=[10**6])
+        restricted.only_adapters = [10**6]
+        assert "restricted to are gone" in text_of(owner.get(path(bob, "/change")))
+    change = {"role": "viewer", "tokens_per_day": "5"}
+    answer = owner.post(path(bob, "/change"), opened(owner, path(bob, "/change")) | change)
+    assert answer.status_code == 302
+    now = row_of(bob)
+    assert (now.role, now.tokens_per_day) == ("viewer", 5)
+    assert (now.only_models, now.only_adapters) == (restricted.only_models, restricted.only_adapters)
 
 
 @pytest.mark.parametrize(
     ("wrong", "field", "words"),
     [
         ({"role": "king"}, "role", "not one of the available choices"),
+        ({"models": "tiny"}, "models", "All models are chosen above"),
         ({"scope": "some"}, "models", "Name at least one model"),
         ({"scope": "some", "models": "nosuch"}, "models", "acme has no model"),
         ({"scope": "some", "models": " ".join(f"m{n}" for n in range(1001))}, "models", "1000 are the most"),
@@ -108,7 +149,7 @@ def test_a_wrong_change_changes_nothing(
     acme: Actor, owner: Client, wrong: dict[str, str], field: str, words: str
 ) -> None:
     bob = member(acme.tenant, Role.VIEWER, "bob")
-    answer = owner.post(path(bob, "/change"), {"role": "developer", "scope": "every"} | wrong)
+    answer = owner.post(path(bob, "/change"), opened(owner, path(bob, "/change")) | {"role": "developer"} | wrong)
     assert answer.status_code == 400
     assert words in " ".join(answer.context["form"].errors[field])
     assert row_of(bob).role == "viewer"
@@ -116,7 +157,7 @@ def test_a_wrong_change_changes_nothing(
 
 def test_the_last_owner_stays(acme: Actor, owner: Client) -> None:
     ada = Member.objects.get(tenant=acme.tenant).user
-    answer = owner.post(path(ada, "/change"), {"role": "viewer", "scope": "every"})
+    answer = owner.post(path(ada, "/change"), opened(owner, path(ada, "/change")) | {"role": "viewer"})
     assert "needs an owner" in text_of(answer)
     assert "needs an owner" in text_of(owner.post(path(ada, "/remove")))
     assert "needs an owner" in text_of(owner.post("/console/t/acme/members/leave"))

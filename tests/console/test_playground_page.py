@@ -18,6 +18,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from playwright.async_api import Browser, Page, expect
 
+import console
 from gateway.embedded.process import spawn, stop
 from tenants import key_ring, playground, provisioning
 from tenants.actors import Actor as Doer
@@ -317,3 +318,34 @@ async def test_many_models_are_found_by_part_of_their_name(
     await page.get_by_label("Find a model").fill("nothing such")
     await expect(page.get_by_text("Nothing was found")).to_be_visible()
     await expect(model).to_have_value("acme/a104")
+
+
+async def answer_searches(page: Page, status: int) -> None:
+    """With a page that is not the playground, as what lies before the server may."""
+    await page.route(
+        "**/playground?q=*", lambda route: route.fulfill(status=status, content_type="text/html", body="<h1>Away</h1>")
+    )
+
+
+@pytest.mark.browser
+async def test_a_search_that_fails_says_why(chromium: Browser, gateway: Process, house: House, acme: Actor) -> None:
+    """Chromium itself logs the 502, so this page is not under the fixture's watch."""
+    for number in range(playground.MOST_MODELS + 5):
+        house.adapter(acme, f"a{number:03}")
+    page = await (await chromium.new_context()).new_page()
+    await open_as(page, gateway, member(acme.tenant, Role.DEVELOPER))
+    search, note = page.get_by_label("Find a model"), page.locator("#find-note")
+    for status, words in ((502, "The server could not answer (status 502)."), (200, "(status 200).")):
+        await answer_searches(page, status)
+        await search.fill(f"a{status}")
+        await expect(note).to_contain_text(words)
+        await page.unroute_all()
+    await page.context.clear_cookies()
+    await search.fill("a104")
+    await expect(note).to_have_text("You are no longer signed in.")
+    await page.context.close()
+
+
+def test_the_script_knows_the_sign_in_page(settings: Any) -> None:
+    script = (Path(console.__file__).parent / "static/console/access.js").read_text()
+    assert f'const SIGN_IN = "{settings.LOGIN_URL}";' in script

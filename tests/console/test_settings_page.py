@@ -18,6 +18,7 @@ from tenants.actors import Actor as Doer
 from tenants.callers import Role
 from tenants.models import AuditEntry, OperatorKey, Plan, Price, Tenant
 from tests.console.conftest import shoot
+from tests.console.opened import opened
 from tests.console.people import client_of, member, operator, sign_in
 from tests.gateway.house import House, Process
 
@@ -95,11 +96,15 @@ def test_a_plan_is_made_changed_and_deleted(house: House) -> None:
     assert "unlike" in text(client.post(f"{plans}/new", body | {"name": "a b"}), 400)
     assert "Requests per minute: 60" in text(client.get(plans, {"q": "sma"}))
     assert "12.50" in text(client.get(f"{plans}/small/change"))
-    wrong = client.post(f"{plans}/small/change", {"budget_soft": "2", "budget_hard": "1"})
+    stale = opened(client, f"{plans}/small/change")
+    wrong = client.post(f"{plans}/small/change", stale | {"budget_soft": "2", "budget_hard": "1"})
     assert "never reached" in text(wrong, 400)
-    assert client.post(f"{plans}/small/change", {"tokens_per_day": "5"}).status_code == 302
+    change = stale | {"tokens_per_day": "5", "requests_per_minute": ""}
+    assert client.post(f"{plans}/small/change", change).status_code == 302
+    assert client.post(f"{plans}/small/change", stale | {"max_concurrent": "2"}).status_code == 302
     plan.refresh_from_db()
-    assert (plan.requests_per_minute, plan.tokens_per_day) == (None, 5)
+    assert (plan.requests_per_minute, plan.tokens_per_day, plan.max_concurrent) == (None, 5, 2), "no stale form's"
+    assert (plan.budget_hard, plan.max_adapter_bytes) == (12_500_000, 20 * 10**9)
     acme = house.actor("acme").tenant
     Tenant.objects.filter(pk=acme.pk).update(plan=plan)
     assert "the plan of 1 account." in text(client.get(f"{plans}/small/change"))

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tenants.models import Account, AdapterAllowance, AuditEntry, BaseModel, Plan, Tenant
+from tests.console.opened import opened
 from tests.console.people import client_of, member, operator
 from tests.gateway.house import Actor, House
 
@@ -127,11 +128,25 @@ def test_a_wrong_new_account(house: House, root: Client, wrong: dict[str, Any], 
 
 
 def test_name_plan_and_weight_change(acme: Actor, root: Client) -> None:
-    answer = root.post("/console/tenants/acme/change", {"display_name": "New", "plan": "standard", "weight": "5"})
+    change = "/console/tenants/acme/change"
+    answer = root.post(change, opened(root, change) | {"display_name": "New", "plan": "standard", "weight": "5"})
     assert answer["Location"] == "/console/t/acme/account"
     acme.tenant.refresh_from_db()
     assert (acme.tenant.display_name, acme.tenant.plan.name, acme.tenant.weight) == ("New", "standard", 5)
     assert AuditEntry.objects.filter(tenant=acme.tenant, action="tenant.changed").count() == 1
+
+
+def test_stale_forms_take_nothing_back(acme: Actor, root: Client) -> None:
+    Plan.objects.create(name="gold")
+    change, limits = "/console/tenants/acme/change", "/console/tenants/acme/limits"
+    stale = {page: opened(root, page) for page in (change, limits)}
+    root.post(change, opened(root, change) | {"plan": "gold", "weight": "5"})
+    root.post(limits, opened(root, limits) | {"requests_per_minute": "60", "budget_hard": "12.5"})
+    assert root.post(change, stale[change] | {"display_name": "New"}).status_code == 302
+    assert root.post(limits, stale[limits] | {"tokens_per_day": "5"}).status_code == 302
+    now = Tenant.objects.select_related("plan").get(slug="acme")
+    assert (now.display_name, now.plan.name, now.weight) == ("New", "gold", 5)
+    assert (now.requests_per_minute, now.budget_hard, now.tokens_per_day) == (60, 12_500_000, 5)
 
 
 def test_limits_of_its_own_go_before_the_plans(house: House, acme: Actor, root: Client) -> None:
@@ -140,7 +155,8 @@ def test_limits_of_its_own_go_before_the_plans(house: House, acme: Actor, root: 
     assert "the plan&#x27;s: 600" in form
     assert "the plan&#x27;s: 7.00 USD" in form
     wanted = {"requests_per_minute": "60", "budget_hard": "12.5", "max_adapter_bytes": "20 GB"}
-    assert root.post("/console/tenants/acme/limits", wanted)["Location"] == "/console/t/acme/account"
+    page = "/console/tenants/acme/limits"
+    assert root.post(page, opened(root, page) | wanted)["Location"] == "/console/t/acme/account"
     acme.tenant.refresh_from_db()
     assert acme.tenant.requests_per_minute == 60
     assert acme.tenant.budget_hard == 12_500_000
@@ -151,7 +167,7 @@ def test_limits_of_its_own_go_before_the_plans(house: House, acme: Actor, root: 
     again = root.get("/console/tenants/acme/limits").content.decode()
     assert 'value="12.50"' in again
     assert 'value="20 GB"' in again
-    root.post("/console/tenants/acme/limits", wanted | {"requests_per_minute": ""})
+    root.post(page, opened(root, page) | {"requests_per_minute": ""})
     acme.tenant.refresh_from_db()
     assert acme.tenant.requests_per_minute is None
 
@@ -170,7 +186,7 @@ def test_limits_of_its_own_go_before_the_plans(house: House, acme: Actor, root: 
 def test_wrong_limits_stand_beside_their_field(
     acme: Actor, root: Client, wrong: dict[str, str], field: str, words: str
 ) -> None:
-    answer = root.post("/console/tenants/acme/limits", wrong)
+    answer = root.post("/console/tenants/acme/limits", opened(root, "/console/tenants/acme/limits") | wrong)
     assert answer.status_code == 400
     assert words in " ".join(answer.context["form"].errors[field])
     assert acme.tenant.own_limits() == Tenant.objects.get(slug="acme").own_limits()

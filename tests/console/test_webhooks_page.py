@@ -21,6 +21,7 @@ from tenants.callers import Role
 from tenants.models import AuditEntry, IdempotentRequest, Webhook, WebhookDelivery
 from tenants.webhook_delivery import deliver
 from tests.console.conftest import shoot
+from tests.console.opened import opened
 from tests.console.people import client_of, member, sign_in
 from tests.console.samples import delivered_webhook
 from tests.gateway.house import Actor, House, Process
@@ -157,9 +158,13 @@ def test_it_is_changed_paused_made_active_and_deleted(tenant: Actor) -> None:
     hook = told(tenant)
     at = f"{BASE}/{hook.pk}"
     change = {"url": "https://example.org/other", "description": "CI", "events": ["*", "key.revoked"]}
-    assert developer.post(f"{at}/change", change)["Location"] == at
+    stale = opened(developer, f"{at}/change")
+    assert developer.post(f"{at}/change", stale | change)["Location"] == at
     (found,) = hooks(tenant)
     assert (found.url, found.description, found.events) == ("https://example.org/other", "CI", ["*"])
+    developer.post(f"{at}/change", stale | {"description": "of CI"})
+    (found,) = hooks(tenant)
+    assert (found.url, found.description, found.events) == ("https://example.org/other", "of CI", ["*"]), "none stale"
     webhooks.test(BY, hook)
     question = developer.get(f"{at}/pause").content.decode()
     assert "1 delivery waits." in question

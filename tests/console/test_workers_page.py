@@ -22,6 +22,7 @@ from tenants.actors import Actor as Doer
 from tenants.callers import Role
 from tenants.models import Adapter, AdapterVersion, AuditEntry, BaseModel, InferenceRequest, Plan
 from tests.console.conftest import shoot
+from tests.console.opened import opened
 from tests.console.people import client_of, member, operator, sign_in
 from tests.gateway.answering import answering
 from tests.gateway.api import ledger
@@ -268,9 +269,29 @@ def test_registering_says_what_is_wrong_beside_the_field(house: House) -> None:
     made = client.post("/console/workers/register", good, follow=True)
     assert "It serves nothing now" in text(made)
     assert "already" in text(client.post("/console/workers/register", good), 400)
-    changed = {"url": "http://127.0.0.1:11", "model": house.base.name, "state": "draining"}
-    assert client.post("/console/workers/named/w1/change", changed).status_code == 302
-    assert Worker.objects.get().url == "http://127.0.0.1:11"
+    page = "/console/workers/named/w1/change"
+    changed = opened(client, page) | {"url": "http://127.0.0.1:11", "state": "draining"}
+    assert client.post(page, changed).status_code == 302
+    worker = Worker.objects.get()
+    assert (worker.url, worker.state, worker.base_model) == ("http://127.0.0.1:11", "draining", house.base)
+    entry = AuditEntry.objects.unscoped().get(action="worker.changed")
+    assert (entry.before, entry.after) == (
+        {"url": "http://127.0.0.1:9", "state": "active"},
+        {"url": "http://127.0.0.1:11", "state": "draining"},
+    )
+    assert "http://host:port" in text(client.post(page, opened(client, page) | {"url": "ftp://x"}), 400)
+
+
+def test_a_stale_form_brings_no_drained_worker_back(house: House) -> None:
+    client, page = client_of(operator()), "/console/workers/named/w1/change"
+    Worker.objects.create(name="w1", url="http://127.0.0.1:9", base_model=house.base)
+    stale = opened(client, page)
+    client.post("/console/workers/named/w1/drain/ask")
+    assert client.post(page, stale | {"url": "http://127.0.0.1:11"}).status_code == 302
+    worker = Worker.objects.get()
+    assert (worker.url, worker.state) == ("http://127.0.0.1:11", "draining")
+    Worker.objects.all().delete()
+    assert client.post(page, stale).status_code == 404
 
 
 @pytest.fixture

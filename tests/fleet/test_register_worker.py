@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from fleet import registry
 from fleet.models import Worker
 from gateway.diagnosis import workers
-from tenants.models import BaseModel
+from tenants.actors import Actor
+from tenants.errors import Conflict
+from tenants.models import AuditEntry, BaseModel
 from tests.gateway.answering import answering
+
+ANN = Actor("operator", "ann")
 
 
 @pytest.fixture
@@ -117,3 +122,27 @@ def test_doctor_names_a_worker_that_is_given_nothing_where_no_other_serves(
     assert [finding.ok for finding in workers()] == [False, False]
     BaseModel.objects.update(state="retired")
     assert [finding.ok for finding in workers()] == [True, True]
+
+
+def test_only_what_is_given_is_changed(base: BaseModel) -> None:
+    register()
+    seen = Worker.objects.get()
+    Worker.objects.update(state="draining")
+    changed = registry.change(ANN, seen, url="http://127.0.0.1:2/")
+    assert (changed.created, changed.problem is not None) == (False, True), "it does not answer"
+    assert (Worker.objects.get().url, Worker.objects.get().state) == ("http://127.0.0.1:2", "draining")
+    entry = AuditEntry.objects.unscoped().get(action="worker.changed")
+    assert (entry.before, entry.after) == ({"url": "http://127.0.0.1:1"}, {"url": "http://127.0.0.1:2"})
+    registry.change(ANN, seen)
+    assert AuditEntry.objects.unscoped().filter(action="worker.changed").count() == 1
+
+
+def test_an_answer_of_another_worker_counts_for_nothing(base: BaseModel) -> None:
+    """Which weights it serves was asked at an address that is not its address any more."""
+    register()
+    seen = Worker.objects.get()
+    other = BaseModel.objects.create(name="n", fingerprint="e" * 64, directory=str(Path("/n")), context_length=9)
+    Worker.objects.update(url="http://127.0.0.1:3")
+    with pytest.raises(Conflict, match="Somebody else changed the worker"):
+        registry.change(ANN, seen, base_model=other)
+    assert Worker.objects.get().base_model == base

@@ -39,6 +39,19 @@ def stands_for(actor: Any) -> tuple[int | None, int | None, int]:
     return (current and current.number, canary and canary.number, adapter.canary_percent)
 
 
+def test_a_rollback_says_from_where(acme: Any) -> None:
+    for number in (2, 3):
+        releases.promote(ANN, acme.tenant, "pirate", number)
+    seen = releases.latest_number(adapters.find(acme.tenant, "pirate"))
+    releases.rollback(ANN, acme.tenant, "pirate", expected=seen)
+    with pytest.raises(Conflict) as refused:
+        releases.rollback(ANN, acme.tenant, "pirate", expected=seen)
+    assert refused.value.code == "release_outdated"
+    assert stands_for(acme) == (2, None, 0)
+    releases.rollback(ANN, acme.tenant, "pirate")
+    assert stands_for(acme) == (1, None, 0), "who does not say goes back from the latest, whichever it is"
+
+
 def test_promotion_and_rollback_go_back_step_by_step(acme: Any) -> None:
     tenant = acme.tenant
     for number in (2, 3):

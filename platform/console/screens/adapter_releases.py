@@ -67,8 +67,12 @@ def _now(adapter: Adapter) -> str:
 
 @page("adapters/<str:name>/rollback", "adapter-rollback", at=At.TENANT, role=Role.DEVELOPER, post=True)
 def roll_back(request: HttpRequest, place: TenantPlace, name: str) -> HttpResponse:
+    """The form says from which release, so that two who answer at once, or one who does twice, go back once."""
     tenant = place.tenant
     adapter = adapters.find(tenant, name)
+    asked = _From(posted(request), initial={"release": releases.latest_number(adapter)})
+    if asked.is_bound:
+        releases.require_latest(adapter, asked.number())
     target = releases.before(adapter)
     if target is None:
         raise Conflict(f"{adapter} has no release to go back to.")
@@ -89,13 +93,25 @@ def roll_back(request: HttpRequest, place: TenantPlace, name: str) -> HttpRespon
     return confirm(
         request,
         place,
-        lambda: releases.rollback(place.actor, tenant, name),
+        lambda: releases.rollback(place.actor, tenant, name, expected=asked.number()),
         title=title,
         effects=effects,
         button=button,
         done=done,
         back=place.url("adapter", name),
+        form=asked,
     )
+
+
+class _From(Form):
+    """The release that a question was about."""
+
+    release = forms.IntegerField(widget=forms.HiddenInput(attrs={"autocomplete": "off"}), required=False)
+
+    def number(self) -> int:
+        """-1, which is none's, where the form does not say."""
+        found = self.cleaned_data.get("release") if self.is_valid() else None
+        return -1 if found is None else int(found)
 
 
 class _CanaryForm(Form):

@@ -85,9 +85,7 @@ def key_change(request: HttpRequest, place: TenantPlace, public_id: str) -> Http
     caller = place.caller
     found = _working(caller, public_id)
     form = ChangeForm(found, posted(request))
-    if request.method == "POST" and form.carry_out(
-        lambda cleaned: key_ring.change(caller, found, **form.changes(cleaned))
-    ):
+    if request.method == "POST" and form.carry_out(lambda cleaned: key_ring.change(caller, found, **form.changes())):
         messages.success(request, "The key was changed. What is narrower now reaches running requests within seconds.")
         return HttpResponseRedirect(place.url("key", public_id))
     shared = key_ring.reachable(caller).filter(line=found.line).count() - 1

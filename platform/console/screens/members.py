@@ -14,7 +14,7 @@ from console.confirm import confirm
 from console.forms import posted
 from console.limit_words import row
 from console.listing import listing, searched
-from console.member_forms import MemberChange, now
+from console.member_forms import MemberChange
 from console.pages import At, page
 from console.place import Place, TenantPlace
 from console.render import render
@@ -66,11 +66,13 @@ def member(request: HttpRequest, place: TenantPlace, id: UUID) -> HttpResponse:
 @page("members/<uuid:id>/change", "member-change", at=At.TENANT, role=Role.OWNER, post=True)
 def change(request: HttpRequest, place: TenantPlace, id: UUID) -> HttpResponse:
     found = membership.find_member(place.tenant, id)
-    name, form = str(found.user), MemberChange(posted(request), initial=now(found))
+    name, form = str(found.user), MemberChange(found, posted(request))
 
-    def act(data: dict[str, Any]) -> None:
-        membership.change_role(place.actor, found, Role(data["role"]))
-        restrictions.restrict(place.actor, found, form.only())
+    def act(changed: dict[str, Any]) -> None:
+        if "role" in changed:
+            membership.change_role(place.actor, found, Role(changed["role"]))
+        if restriction := form.restriction():
+            restrictions.restrict(place.actor, found, restriction["models"])
         limits.set_limits(place.actor, found, form.limits())
 
     if request.method == "POST" and form.carry_out(act):

@@ -31,9 +31,10 @@ def change(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
     now = {"display_name": tenant.display_name, "plan": tenant.plan.name, "weight": tenant.weight}
     form = TenantChange(posted(request), initial=now)
 
-    def act(data: dict[str, Any]) -> None:
-        wanted = data | {"plan": plans.find(data["plan"], "plan")}
-        provisioning.change(place.actor, tenant, **wanted)
+    def act(changed: dict[str, Any]) -> None:
+        if "plan" in changed:
+            changed["plan"] = plans.find(changed["plan"], "plan")
+        provisioning.change(place.actor, tenant, **changed)
 
     if request.method == "POST" and form.carry_out(act):
         messages.success(request, "Changed. The plan's limits hold from the next request on.")
@@ -48,8 +49,8 @@ def limits(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
     initial = {name: getattr(tenant, name) for name in names_for(Tenant)}
     form = limits_form(tenant)(posted(request), initial=initial)
 
-    def act(data: dict[str, Any]) -> None:
-        provisioning.change(place.actor, tenant, limits=limit_changes(Tenant, data))
+    def act(changed: dict[str, Any]) -> None:
+        provisioning.change(place.actor, tenant, limits=limit_changes(Tenant, changed))
 
     if request.method == "POST" and form.carry_out(act):
         messages.success(request, "The limits hold from the next request on.")

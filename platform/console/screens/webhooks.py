@@ -17,7 +17,7 @@ from console.pages import At, page
 from console.place import Place, TenantPlace
 from console.render import render
 from console.templatetags.console import number
-from console.webhook_forms import NewWebhookForm, ReplayForm, RotateSecretForm, WebhookForm, change_form
+from console.webhook_forms import ChangeWebhookForm, NewWebhookForm, ReplayForm, RotateSecretForm
 from tenants import webhooks as domain
 from tenants.callers import Role
 from tenants.keys import Secret
@@ -78,7 +78,7 @@ def webhook(request: HttpRequest, place: TenantPlace, id: str) -> HttpResponse:
 @page("webhooks/<str:id>/change", "webhook-change", at=At.TENANT, role=Role.DEVELOPER, post=True)
 def webhook_change(request: HttpRequest, place: TenantPlace, id: str) -> HttpResponse:
     found = domain.find(place.tenant, id)
-    form: WebhookForm = change_form(found, posted(request))
+    form = ChangeWebhookForm(found, posted(request))
     if request.method == "POST" and form.carry_out(
         lambda cleaned: domain.change(place.actor, found, **form.said(cleaned))
     ):

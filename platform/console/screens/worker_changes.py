@@ -6,7 +6,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from console.confirm import confirm
-from console.fleet_forms import WorkerForm
+from console.fleet_forms import NewWorkerForm, WorkerForm
 from console.forms import posted
 from console.pages import At, page
 from console.place import Place
@@ -31,7 +31,7 @@ _BUTTONS = {"drain": "Drain it", "activate": "Let it take requests", "disable": 
 
 @page("workers/register", "worker-new", at=At.PLATFORM, post=True)
 def register(request: HttpRequest, place: Place) -> HttpResponse:
-    form = WorkerForm(posted(request))
+    form = NewWorkerForm(posted(request))
     if request.method == "POST" and form.carry_out(
         lambda said: registry.register(
             place.actor, said["name"], url=said["url"], base_model=said["model"], state=said["state"], new=True
@@ -45,17 +45,8 @@ def register(request: HttpRequest, place: Place) -> HttpResponse:
 @page("workers/named/<slug:name>/change", "worker-change", at=At.PLATFORM, post=True)
 def change(request: HttpRequest, place: Place, name: str) -> HttpResponse:
     worker = registry.find(name)
-    form = WorkerForm(posted(request), worker=worker)
-    if request.method == "POST" and form.carry_out(
-        lambda said: registry.register(
-            place.actor,
-            worker.name,
-            url=said["url"],
-            base_model=said["model"],
-            dialect=worker.dialect,
-            state=said["state"],
-        )
-    ):
+    form = WorkerForm(worker, posted(request))
+    if request.method == "POST" and form.carry_out(lambda said: registry.change(place.actor, worker, **form.changes())):
         return _registered(request, place, form.result)
     return render(request, place, "console/worker_form.html", {"form": form, "worker": worker, "models": True})
 

@@ -1,4 +1,4 @@
-"""Who has a claim to a slot or a place in the queue while it does not run: by priority and turn, not for coming first."""
+"""Who has a claim to a slot or a queue place while it does not run: by priority and turn, not for coming first."""
 
 from __future__ import annotations
 

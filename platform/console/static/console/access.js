@@ -9,6 +9,7 @@ export class ApiProblem extends Error {
 }
 
 const UNREACHABLE = { message: "The server cannot be reached.", code: "unreachable" };
+const SIGNED_OUT = { message: "You are no longer signed in.", code: "signed_out" };
 const NONSENSE = { message: "The server's answer cannot be read.", code: "unreachable" };
 
 async function call(method, path, headers, body) {
@@ -23,6 +24,9 @@ async function call(method, path, headers, body) {
   if (!answer.ok) throw new ApiProblem({ ...found.error, code: answer.status === 401 ? "unauthorised" : found.error.code });
   return found;
 }
+
+/** Where a page leads whoever is not signed in: as LOGIN_URL says. */
+const SIGN_IN = "/accounts/sign-in";
 
 const MOST_SHOWN = 100;
 
@@ -81,7 +85,7 @@ export class SessionAccess {
       return ticket;
     } catch (error) {
       if (error.code !== "unauthorised") throw error;
-      throw new ApiProblem({ message: "You are no longer signed in.", code: "signed_out" });
+      throw new ApiProblem(SIGNED_OUT);
     }
   }
 
@@ -91,15 +95,16 @@ export class SessionAccess {
   }
 
   async #found(query) {
-    let answer;
+    let answer, text;
     try {
       answer = await fetch(`?${new URLSearchParams({ q: query })}`);
+      text = await answer.text();
     } catch {
       throw new ApiProblem(UNREACHABLE);
     }
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const select = page.getElementById("model-a");
-    if (!select) throw new ApiProblem({ message: "You are no longer signed in.", code: "signed_out" });
+    if (answer.redirected && new URL(answer.url).pathname === SIGN_IN) throw new ApiProblem(SIGNED_OUT);
+    const select = new DOMParser().parseFromString(text, "text/html").getElementById("model-a");
+    if (!select) throw new ApiProblem({ message: `The server could not answer (status ${answer.status}).`, code: "unreachable" });
     return select;
   }
 
