@@ -56,7 +56,8 @@ def register(
                     f"{name} has other weights now; {adapters} adapters were made for the old ones (--replace)."
                 )
         own = _own_context(config)
-        if context_length is None and not created and model.context_length < _own_context(model.config):
+        former = model.config.get("max_position_embeddings", 0)  # rows that were not made here may not say
+        if context_length is None and not created and model.context_length < former:
             context_length = min(model.context_length, own)  # somebody said so; each start of `up` comes by here
         model.fingerprint, model.directory, model.config = fingerprint, str(resolved), config
         model.context_length = _context_length(own, context_length)

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 
 def find_user(username: str) -> User:
-    """Raises :class:`~tenants.errors.NotFound`."""
-    user = get_user_model().objects.filter(username=username).first()
+    """As it was typed, or in small letters where it is an address. Raises :class:`~tenants.errors.NotFound`."""
+    users = get_user_model().objects
+    user = users.filter(username=username).first()
+    if user is None and "@" in username:
+        user = users.filter(username=username.lower()).first()
     if user is None:
         raise NotFound("account", username)
     return user
@@ -57,14 +60,14 @@ def remove_operator(actor: Actor, username: str) -> None:
     with transaction.atomic():
         staff = get_user_model().objects.select_for_update().filter(is_staff=True).order_by("pk")
         found = {user.username: user for user in staff}
-        user = found.get(username)
+        user = found.get(username) or (found.get(username.lower()) if "@" in username else None)
         if user is None:
             raise NotFound("operator", username)
         keep_an_operator(user)
         user.is_staff = user.is_superuser = False
         user.save(update_fields=["is_staff", "is_superuser"])
         playground.end_operators(actor, user)
-        audit.record(actor, "operator.removed", username, tenant=None)
+        audit.record(actor, "operator.removed", user.username, tenant=None)
 
 
 def keep_an_operator(user: User) -> None:

@@ -58,7 +58,7 @@ class Residency:
     An adapter that finds every slot pinned waits in line; after :data:`DRAIN_AFTER_SECONDS` the slot with the fewest
     pins takes no new requests until it is empty, so that adapters that are not resident cannot starve. Pins taken
     before that still run: a request that was promised a slot keeps it, unless it waits for its own turn behind those
-    who stand in line (:meth:`~inference.core.scheduler.Scheduler.yield_slots`).
+    who stand in line (:meth:`~inference.core.scheduler.Scheduler.yield_slots`) and it is not being unloaded.
 
     A load costs every running request its time, so there is at most one between two steps, and those who waited for it
     begin a step later: a load and their prompts between two tokens of others would be a gap of both.
@@ -298,10 +298,11 @@ class Residency:
         """Slots take requests again where nobody stands in line any more, or those who wait for what is in the slot go
         before everybody who does: it would be taken from them for others, and read again for them.
         """
+        draining = [entry for entry in self._residents.values() if entry.draining and not entry.unloaded]
+        if not draining:
+            return
         first = None if turn is None or not line else min(self._turn_of(digest, turn) for digest in line)
-        for entry in self._residents.values():
-            if not entry.draining or entry.unloaded:
-                continue
+        for entry in draining:
             theirs = turn is not None and entry.digest in self._wanted and self._turn_of(entry.digest, turn)
             if not line or (first is not None and theirs and theirs < first):
                 entry.draining = False

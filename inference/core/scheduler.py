@@ -151,12 +151,14 @@ class Scheduler:
 
         :param turn: as :meth:`turn`, of whoever may stand in that line.
         """
-        first = self.residency.pressing(self._clock(), turn)
+        pinned = [sequence for sequence in self.waiting if sequence.pinned]
+        first = self.residency.pressing(self._clock(), turn) if pinned else None
         if first is None:
             return
-        for sequence in self.waiting:
-            if sequence.pinned and self.turn(sequence) > first:
-                assert sequence.adapter is not None, "the base needs no pin"
+        for sequence in pinned:
+            assert sequence.adapter is not None, "the base needs no pin"
+            # What is being unloaded may not be had again: those who use it end first.
+            if self.residency.is_resident(sequence.adapter) and self.turn(sequence) > first:
                 sequence.slot, sequence.pinned = BASE_SLOT, False
                 self.residency.release(sequence.adapter)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -41,7 +41,9 @@ OF_ADDRESS = Share(12, 192)
 """Of all clients at one address. Keys and sessions have proved nothing yet: whoever makes them up has an address."""
 
 HEALTH = "/health"
-"""Needs no place: it asks nobody, and a busy process that does not answer it would be taken for a dead one."""
+OF_PROBES = Share(8, 256)
+OF_PROBER = Share(2, 16)
+"""Whether the process is well has places of its own: a busy one that does not say so would be taken for dead."""
 
 
 class _Party:
@@ -100,18 +102,22 @@ class PatientHandler(ASGIHandler):
     def __init__(self) -> None:
         super().__init__()
         self._turns: Turns | None = None
+        self._probes: Turns | None = None
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
-        if request.path == HEALTH:
-            return await self._answer(request)
-        if self._turns is None:
-            self._turns = Turns(ALL, OF_ONE, OF_ADDRESS)
-        address = str(address_of(request))
         try:
-            async with self._turns.taken(_client(request, address), address):
+            async with self._place(request):
                 return await to_its_end(self._answer(request))
         except ApiError as error:
             return _refusal(request, error)
+
+    def _place(self, request: HttpRequest) -> AbstractAsyncContextManager[None]:
+        address = str(address_of(request))
+        if request.path == HEALTH:
+            self._probes = self._probes or Turns(OF_PROBES, OF_PROBER)
+            return self._probes.taken(address)
+        self._turns = self._turns or Turns(ALL, OF_ONE, OF_ADDRESS)
+        return self._turns.taken(_client(request, address), address)
 
     async def _answer(self, request: HttpRequest) -> HttpResponseBase:
         response: HttpResponseBase = await super().get_response_async(request)

@@ -17,7 +17,7 @@ from django.utils import timezone
 from tenants import keys, tasks
 from tenants.admission import admit
 from tenants.db import open_pool
-from tenants.models import ApiKey, AuditEntry, Denial, InferenceRequest, LedgerEntry, Limits, Tenant
+from tenants.models import ApiKey, AuditEntry, BaseModel, Denial, InferenceRequest, LedgerEntry, Limits, Tenant
 from tenants.settlement import settle
 
 
@@ -159,6 +159,8 @@ def test_register_model(world: Any, tiny_model_dir: Path) -> None:
     as_up_does = run("register_model", "--directory", str(tiny_model_dir), "--name", "tiny", "--replace")
     assert as_up_does["context_length"] == 64, "nobody said otherwise"
     own = str(made["context_length"])
+    BaseModel.objects.filter(name="tiny").update(config={})  # as of a row that something else made
+    run("register_model", "--directory", str(tiny_model_dir), "--name", "tiny")
     back = run("register_model", "--directory", str(tiny_model_dir), "--name", "tiny", "--context-length", own)
     assert back["context_length"] == made["context_length"] > 64
 

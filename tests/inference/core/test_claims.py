@@ -49,6 +49,22 @@ def test_lines_that_gave_way_keep_no_slot_from_a_live_request() -> None:
     assert all(progress.error is None for progress in engine.done.values())
 
 
+def test_who_uses_what_is_unloaded_ends_first() -> None:
+    """Also while others' requests run before it: the adapter may not be had again."""
+    engine = Engine(FakeRunner(num_slots=1, eos=None, num_blocks=400, max_model_len=400), max_running=1)
+    engine.add("line", [1], 20, tenant="batches", adapter="x", priority=BATCH)
+    steps(engine, 5)
+    engine.add("live", [1], LONG, tenant="live", priority=LIVE)
+    steps(engine, 2)
+    engine.residency.unload("x")
+    engine.add("other", [1], 4, tenant="other", adapter="z", priority=LIVE)
+    steps(engine, int(DRAIN_AFTER_SECONDS * 100) + 40)
+    assert (engine.residency.pinned, "line" in engine.done) == (1, False)
+    engine.drain()
+    assert engine.done["line"].finish == engine.done["other"].finish == "length"
+    assert sum(engine.residency.loads) == 2, "each once"
+
+
 def test_a_live_prompt_does_not_wait_for_a_batchs() -> None:
     """Of the same tenant; prompts of its own priority still come one after the other."""
     engine = Engine(FakeRunner(eos=None, num_blocks=400, max_model_len=400), token_budget=24)
