@@ -69,7 +69,9 @@ class Stub:
         await response.prepare(request)
         self.running += 1
         try:
-            await self._stream({"max_tokens": _granted(request) // body.get("n", 1), **body}, response)
+            if "max_tokens" not in body:
+                body["max_tokens"] = _granted(request) // body.get("n", 1)
+            await self._stream(body, response)
         except (asyncio.CancelledError, ConnectionError):
             self.aborted += 1
             raise
