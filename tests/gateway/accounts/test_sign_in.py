@@ -68,6 +68,9 @@ def test_an_address_is_a_name_however_it_is_written(person: Make) -> None:
 def test_an_operator_whose_name_is_an_address_signs_in(db: None) -> None:
     made = operators.create_operator(BY_TEST, "Grace@Example.org", "grace@example.org")
     assert made.username == "grace@example.org"
+    made.set_password(PASSWORD)
+    made.save()
+    assert enter(Client(enforce_csrf_checks=True), "Grace@Example.org")["Location"] == "/console/"
     assert operators.find_user("Grace@Example.org") == made
     make_person("root", is_staff=True)
     operators.remove_operator(BY_TEST, "Grace@Example.org")
