@@ -1,17 +1,15 @@
 """May this request run? One transaction says so, and takes what the request needs.
 
-The rules are in ``tenants/sql/admit.sql``; this module calls it, and words the grant. What it refuses is worded in
-``tenants/refusals.py`` and counted in ``tenants/denials.py``.
+The rules are in ``tenants/sql/admit.sql``; this module has them asked, together with others', and words the grant. What
+it refuses is worded in ``tenants/refusals.py`` and counted in ``tenants/denials.py``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 from inference.protocol import Grant
 from tenants import denials, grants
@@ -21,6 +19,7 @@ from tenants.durability import on_disk
 from tenants.errors import Denied
 from tenants.limit_state import LimitState
 from tenants.refusals import Wanted, denied
+from tenants.together import ask
 
 LEASE = timedelta(seconds=30)
 """How long a request counts as running after its gateway process was last heard of; renewed by each checkpoint."""
@@ -39,28 +38,7 @@ class Admitted:
     limits: LimitState
 
 
-_ADMIT = """
-SELECT tenants_admit_async(%(request)s, %(tenant)s, %(key)s, %(base)s, %(adapter)s, %(prompt)s, %(max)s, %(choices)s,
-                           %(lease)s, %(now)s)
-"""
-
 _INT32 = 2**31 - 1
-
-
-_turns: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, UUID], asyncio.Semaphore] = WeakValueDictionary()
-
-
-def _turn(pool: Pool, tenant_id: UUID) -> asyncio.Semaphore:
-    """Bounds the connections that one tenant's admissions can occupy in this process to half the pool.
-
-    They stand in line for the tenant's bucket row anyway; waiting here keeps a busy tenant from holding every
-    connection while others wait for one.
-    """
-    key = (asyncio.get_running_loop(), tenant_id)
-    turn = _turns.get(key)
-    if turn is None:
-        turn = _turns[key] = asyncio.Semaphore(max(1, pool.max_size // 2))
-    return turn
 
 
 def _check(wanted: Wanted) -> None:
@@ -80,6 +58,7 @@ async def admit(
     model: ServedModel,
     prompt_tokens: int,
     max_tokens: int | None,
+    at_most: int | None = None,
     choices: int = 1,
     priority: int = 0,
     now: datetime | None = None,
@@ -91,13 +70,16 @@ async def admit(
 
     :param request_id: a fresh UUIDv7.
     :param max_tokens: what the client asked for, for each choice; ``None``: as many as limits and context allow.
+    :param at_most: where nothing was asked for: no more than this, though less may be left.
     :param choices: how many answers to the one prompt.
     :param priority: the grant's; lower runs first.
     :param now: a clock for tests; the database's own otherwise.
     """
     wanted = Wanted(model.id, prompt_tokens, max_tokens, choices)
     try:
-        return await _admit(pool, access, model, wanted, request_id=request_id, priority=priority, now=now)
+        return await _admit(
+            pool, access, model, wanted, request_id=request_id, at_most=at_most, priority=priority, now=now
+        )
     except Denied as error:
         denials.note(pool, request_id, access, model, error)
         raise
@@ -110,11 +92,12 @@ async def _admit(
     wanted: Wanted,
     *,
     request_id: UUID,
+    at_most: int | None,
     priority: int,
     now: datetime | None,
 ) -> Admitted:
     _check(wanted)
-    arguments = {
+    asked = {
         "request": request_id,
         "tenant": access.tenant_id,
         "key": access.key_id,
@@ -122,14 +105,12 @@ async def _admit(
         "adapter": model.adapter_version_id,
         "prompt": wanted.prompt_tokens,
         "max": wanted.max_tokens,
+        "most": at_most,
         "choices": wanted.choices,
-        "lease": LEASE,
+        "lease": f"{LEASE.total_seconds()} s",
         "now": now,
     }
-    async with _turn(pool, access.tenant_id), pool.connection() as connection:
-        row = await (await connection.execute(_ADMIT, arguments)).fetchone()
-    assert row is not None, "a function returns one row"
-    verdict = row[0]
+    verdict = await ask(pool, "tenants_admit_together", access.tenant_id, asked)
     if verdict["code"] is not None:
         raise denied(verdict, wanted)
     await on_disk(pool)

@@ -16,6 +16,7 @@ from uuid import UUID
 from tenants.admission import LEASE
 from tenants.db import Pool
 from tenants.durability import on_disk
+from tenants.together import ask
 
 Outcome = Literal["completed", "cancelled", "failed"]
 
@@ -42,16 +43,12 @@ UNTIMED = Timings()
 
 logger = logging.getLogger(__name__)
 
-_SETTLE = """
-SELECT tenants_settle_async(%(request)s, %(prompt)s, %(cached)s, %(completion)s, %(outcome)s, %(finish)s,
-                            %(first_token)s, %(queue)s, %(prefill)s)
-"""
-
 
 async def settle(
     pool: Pool,
     *,
     request_id: UUID,
+    tenant_id: UUID | None = None,
     prompt_tokens: int,
     cached_tokens: int,
     completion_tokens: int,
@@ -64,8 +61,10 @@ async def settle(
     ``False``: it was settled before, nothing changed. ``prompt_tokens`` includes ``cached_tokens``;
     ``completion_tokens`` is over all choices. No tokens at all make a void. More completion tokens than were held are
     an error of the worker's: logged, and billed only up to the hold.
+
+    :param tenant_id: the request's, where it is known: what waits for its account then waits together.
     """
-    arguments = {
+    asked = {
         "request": request_id,
         "prompt": prompt_tokens,
         "cached": min(cached_tokens, prompt_tokens),
@@ -76,11 +75,9 @@ async def settle(
         "queue": timings.queue_ms,
         "prefill": timings.prefill_ms,
     }
-    async with pool.connection() as connection:
-        row = await (await connection.execute(_SETTLE, arguments)).fetchone()
-    assert row is not None, "a function returns one row"
+    answer = await ask(pool, "tenants_settle_together", tenant_id or request_id, asked)
     await on_disk(pool)  # also what somebody else settled: whoever asks again may not have heard that it is
-    held: int | None = row[0]
+    held: int | None = answer["held"]
     if held is None:
         return False
     if completion_tokens > held:

@@ -215,7 +215,8 @@ class Run:
                 access=self._access,
                 model=self.model,
                 prompt_tokens=len(self.prompt),
-                max_tokens=None if most is None else max(most, 1),
+                max_tokens=max(most, 1) if most is not None and self.request.names_tokens else None,
+                at_most=most,
                 choices=self.request.choices,
                 priority=self._priority,
             )
@@ -291,6 +292,7 @@ class Run:
                     ours = await settle(
                         self._services.pool,
                         request_id=self.request_id,
+                        tenant_id=self._access.tenant_id,
                         prompt_tokens=usage.prompt_tokens,
                         cached_tokens=usage.cached_tokens,
                         completion_tokens=usage.completion_tokens,

@@ -215,6 +215,11 @@ class ChatRequest(Sampling):
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
+    @property
+    def names_tokens(self) -> bool:
+        """Whether the client said how many it wants: else it gets what fits, up to :attr:`most_tokens`."""
+        return self.most_tokens is not None
+
 
 class CompletionRequest(Sampling):
     prompt: Annotated[
@@ -254,8 +259,12 @@ class CompletionRequest(Sampling):
 
     @property
     def most_tokens(self) -> int:
-        """OpenAI's default for this endpoint is 16."""
+        """OpenAI's default for this endpoint is 16, or what fits where that is less."""
         return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def names_tokens(self) -> bool:
+        return self.max_tokens is not None
 
 
 AnyRequest = ChatRequest | CompletionRequest

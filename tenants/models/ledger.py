@@ -32,8 +32,10 @@ class LedgerEntry(TenantOwned):
         FAILED = "failed"
         ABANDONED = "abandoned", "settled by the reaper"
 
-    # What the entry copies from its request, the request's own foreign keys hold on to.
-    request = models.OneToOneField(InferenceRequest, on_delete=models.PROTECT, related_name="ledger_entry")
+    # No constraints in the database: see tenants/sql/guards_requests.sql.
+    request = models.OneToOneField(
+        InferenceRequest, on_delete=models.PROTECT, related_name="ledger_entry", db_constraint=False
+    )
     tenant = models.ForeignKey(
         Tenant, on_delete=models.PROTECT, related_name="ledger", db_index=False, db_constraint=False
     )

@@ -38,16 +38,30 @@ class InferenceRequest(TenantOwned):
         SETTLED = "settled"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="requests", db_index=False)
-    key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="requests", db_index=False)
+    # No constraints in the database: see tenants/sql/guards_requests.sql.
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, related_name="requests", db_index=False, db_constraint=False
+    )
+    key = models.ForeignKey(
+        ApiKey, on_delete=models.PROTECT, related_name="requests", db_index=False, db_constraint=False
+    )
     member = models.ForeignKey(
         Member, on_delete=models.DO_NOTHING, null=True, related_name="requests", db_index=False, db_constraint=False
     )
-    base_model = models.ForeignKey(BaseModel, on_delete=models.PROTECT, related_name="requests", db_index=False)
-    adapter_version = models.ForeignKey(
-        AdapterVersion, on_delete=models.PROTECT, null=True, related_name="requests", db_index=False
+    base_model = models.ForeignKey(
+        BaseModel, on_delete=models.PROTECT, related_name="requests", db_index=False, db_constraint=False
     )
-    price = models.ForeignKey(Price, on_delete=models.PROTECT, null=True, related_name="requests", db_index=False)
+    adapter_version = models.ForeignKey(
+        AdapterVersion,
+        on_delete=models.PROTECT,
+        null=True,
+        related_name="requests",
+        db_index=False,
+        db_constraint=False,
+    )
+    price = models.ForeignKey(
+        Price, on_delete=models.PROTECT, null=True, related_name="requests", db_index=False, db_constraint=False
+    )
     state = models.CharField(max_length=8, choices=State.choices, default=State.RUNNING)
     prompt_tokens = models.PositiveIntegerField()
     max_tokens = models.PositiveIntegerField(help_text="most generated tokens, over all choices")

@@ -5,6 +5,11 @@ CREATE OR REPLACE FUNCTION tenants_stand_in_line(p_tenant_id uuid) RETURNS void 
     SELECT pg_advisory_xact_lock(hashtextextended(p_tenant_id::text, 7082))
 $$;
 
+-- As above, but instead of waiting: false.
+CREATE OR REPLACE FUNCTION tenants_is_first_in_line(p_tenant_id uuid) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT pg_try_advisory_xact_lock(hashtextextended(p_tenant_id::text, 7082))
+$$;
+
 -- What an account should say, from the ledger and the running requests alone. Of a key or member an index leads to the
 -- entries of their keys: a new key of an old account has none, and its first admission reads none. Only of a member that
 -- is there no more are all the account's looked at, since its keys forgot whose they were.

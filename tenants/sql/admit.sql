@@ -12,7 +12,11 @@
 -- p_now is for tests; otherwise the clock is read in line, so that time never runs backwards along it, unless the clock
 -- itself is set back. The day that requests count in does not go back even then: see tenants_standing.
 -- A refusal writes nothing, unless the clock went back: then the accounts follow it, once.
+-- Without p_patience the answer is `busy` where somebody else stands in line, or accounts have to be opened.
 DROP FUNCTION IF EXISTS tenants_admit(uuid, uuid, bigint, bigint, bigint, integer, integer, interval, timestamptz);
+DROP FUNCTION IF EXISTS tenants_decide(
+    uuid, uuid, bigint, bigint, bigint, integer, integer, integer, interval, timestamptz
+);
 
 CREATE OR REPLACE FUNCTION tenants_decide(
     p_request_id uuid,
@@ -25,6 +29,8 @@ CREATE OR REPLACE FUNCTION tenants_decide(
     p_choices integer,
     p_lease interval,
     p_now timestamptz DEFAULT NULL,
+    p_patience boolean DEFAULT true,
+    p_most integer DEFAULT NULL,     -- where p_max is NULL: no more than this of each choice
     OUT code text,                   -- NULL: admitted
     OUT subject text,                -- whose limit refused: tenant, member, key, or model
     OUT limit_name text,
@@ -68,7 +74,12 @@ DECLARE
     request_rates bigint[];
     token_rates bigint[];
 BEGIN
-    PERFORM tenants_stand_in_line(p_tenant_id);
+    IF p_patience THEN
+        PERFORM tenants_stand_in_line(p_tenant_id);
+    ELSIF NOT tenants_is_first_in_line(p_tenant_id) THEN
+        code := 'busy';
+        RETURN;
+    END IF;
     clock := coalesce(p_now, clock_timestamp());
 
     permit := tenants_permit(p_tenant_id, p_key_id, p_base_model_id, p_adapter_version_id, clock);
@@ -77,10 +88,14 @@ BEGIN
         RETURN;
     END IF;
 
-    fits := (permit.context_length - p_prompt)::bigint * p_choices;
+    fits := least(permit.context_length - p_prompt, p_most)::bigint * p_choices;
     over_soft_budget := false;
     FOR s IN SELECT * FROM tenants_standing(p_tenant_id, permit.member_id, p_key_id, clock) LOOP
         IF s.account_id IS NULL OR s.behind THEN
+            IF NOT p_patience THEN
+                code := 'busy';
+                RETURN;
+            END IF;
             PERFORM tenants_open_accounts(p_tenant_id, permit.member_id, p_key_id, clock);
             SELECT x.* INTO s FROM tenants_standing(p_tenant_id, permit.member_id, p_key_id, clock) x
              WHERE x.subject = s.subject;
@@ -257,8 +272,7 @@ BEGIN
 END
 $$;
 
--- tenants_decide as one statement that does not wait for the disk: the answer holds once tenants_make_durable has come
--- back. Waits at most 5 s for its turn.
+-- As gateways from before 0026 call it: one request as one statement that does not wait for the disk.
 CREATE OR REPLACE FUNCTION tenants_admit_async(
     p_request_id uuid,
     p_tenant_id uuid,

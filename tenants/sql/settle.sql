@@ -82,8 +82,7 @@ BEGIN
 END
 $$;
 
--- tenants_close as one statement that does not wait for the disk: the answer holds once tenants_make_durable has come
--- back. Waits at most 5 s for a lock.
+-- As gateways from before 0026 call it: one request as one statement that does not wait for the disk.
 CREATE OR REPLACE FUNCTION tenants_settle_async(
     p_request_id uuid,
     p_prompt integer,

@@ -1,4 +1,4 @@
-"""Admissions and settlements per second: 16 clients in one process, all of one tenant and then of many.
+"""Admissions and settlements per second: 16 clients in one process, all of one tenant, then of many, then 64 of many.
 
 Everything is on: a price, and every limit on the tenants and on their keys, wide enough to refuse nothing. Then a flood
 of refusals, which must write next to nothing. A durable embedded PostgreSQL of its own (fsync on); ``reconcile`` proves
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 TENANTS = 32
+CROWD = 64
+"""Clients at once, where statements are full of requests."""
 WIDE = 10**9
 LIMITS = [
     *("--requests-per-minute", str(WIDE), "--tokens-per-minute", str(WIDE), "--max-concurrent", "1000"),
@@ -86,6 +88,7 @@ async def one(pool: Pool, access: Access) -> None:
     settled = await settle(
         pool,
         request_id=request_id,
+        tenant_id=access.tenant_id,
         prompt_tokens=PROMPT_TOKENS,
         cached_tokens=0,
         completion_tokens=OUTPUT_TOKENS,
@@ -96,8 +99,8 @@ async def one(pool: Pool, access: Access) -> None:
         raise SystemExit(f"request {request_id} was settled by somebody else")
 
 
-async def rate(pool: Pool, callers: list[Access], requests: int) -> float:
-    """Requests admitted and settled per second, sixteen at a time."""
+async def rate(pool: Pool, callers: list[Access], requests: int, in_flight: int = IN_FLIGHT) -> float:
+    """Requests admitted and settled per second, so many at a time."""
     todo = iter(range(requests))
 
     async def lane() -> None:
@@ -106,7 +109,7 @@ async def rate(pool: Pool, callers: list[Access], requests: int) -> float:
 
     started = time.perf_counter()
     async with asyncio.TaskGroup() as group:
-        for _ in range(IN_FLIGHT):
+        for _ in range(in_flight):
             group.create_task(lane())
     return requests / (time.perf_counter() - started)
 
@@ -155,9 +158,13 @@ async def measure(keys: list[str], repeats: int, requests: int) -> dict[str, lis
     rates = {}
     async with open_pool() as pool:
         everybody = [await authenticate(pool, key) for key in keys]
-        for name, callers in (("one_tenant", everybody[:1]), ("many_tenants", everybody)):
+        for name, callers, in_flight in (
+            ("one_tenant", everybody[:1], IN_FLIGHT),
+            ("many_tenants", everybody, IN_FLIGHT),
+            ("many_tenants_64_clients", everybody, CROWD),
+        ):
             await rate(pool, callers, 50)
-            rates[name] = [await rate(pool, callers, requests) for _ in range(repeats)]
+            rates[name] = [await rate(pool, callers, requests, in_flight) for _ in range(repeats)]
         rates["refused"] = [await refusals(pool, everybody[0], requests) for _ in range(repeats)]
     return rates
 
@@ -188,7 +195,7 @@ def main() -> None:
         keys = seed(options.model)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the gateway's own
             rates = runner.run(measure(keys, options.repeats, options.requests))
-        check_books(2 * (50 + options.repeats * options.requests))
+        check_books(3 * (50 + options.repeats * options.requests))
     finally:
         database.stop()
     print(json.dumps(rates))

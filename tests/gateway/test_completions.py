@@ -94,6 +94,18 @@ async def test_where_the_time_went_is_kept(
     assert (row.queue_ms, row.prefill_ms) == said
 
 
+@pytest.mark.parametrize(("limit", "generated"), [({"max_output_tokens": 10}, 10), ({}, 16)])
+async def test_openais_default_shrinks_to_what_fits(
+    limit: dict[str, int], generated: int, gateway: Process, house: House
+) -> None:
+    actor = house.actor(f"default{generated}", **limit)
+    data = {"model": house.base.name, "prompt": "hi"}
+    status, answer, _ = await post(gateway, "/v1/completions", actor, data)
+    assert (status, answer["usage"]["completion_tokens"]) == (200, generated)
+    status, answer, _ = await post(gateway, "/v1/completions", actor, data | {"max_tokens": 16})
+    assert status == (400 if limit else 200), "what is asked for is not cut"
+
+
 async def test_stream_shape(gateway: Process, house: House, acme: Actor) -> None:
     chunks = await events(gateway, CHAT, acme, body(house, stream=True, stream_options={"include_usage": True}))
     assert chunks.pop() == "[DONE]"

@@ -206,6 +206,61 @@ def test_never_more_at_once_than_allowed(world: Any, dsn: str, new_id: Any) -> N
     assert not InferenceRequest.objects.filter(tenant=actor.tenant, state="running").exists()
 
 
+def test_processes_that_share_tenants_never_wait_in_a_circle(world: Any, dsn: str, new_id: Any) -> None:
+    """Statements of several tenants' admissions and settlements, beside checkpoints of all that runs and the reaper."""
+    actors = [world.actor(f"t{number}", max_concurrent=3, key_limits={"tokens_per_day": 10**6}) for number in range(10)]
+    callers, model = [actor.access() for actor in actors], world.served()
+
+    async def client(pool: Any) -> int:
+        random, running, done = Random(os.getpid()), dict[UUID, int](), 0
+
+        async def some() -> None:
+            nonlocal done
+            for _ in range(30):
+                access, request_id = random.choice(callers), new_id()
+                try:
+                    await admit(pool, request_id=request_id, access=access, model=model, prompt_tokens=1, max_tokens=9)
+                except Denied:
+                    continue
+                running[request_id] = random.randint(1, 9)
+                await asyncio.sleep(random.random() / 100)
+                ours = await settle(
+                    pool,
+                    request_id=request_id,
+                    tenant_id=access.tenant_id,
+                    prompt_tokens=1,
+                    cached_tokens=0,
+                    completion_tokens=running.pop(request_id),
+                    outcome="completed",
+                    finish_reason="stop",
+                )
+                done += ours
+
+        async def beside() -> None:
+            while not over.is_set():
+                await checkpoint(pool, dict(running))
+                await reap(pool)
+
+        over = asyncio.Event()
+        keeping = asyncio.create_task(beside())
+        await asyncio.gather(*(some() for _ in range(2 * IN_FLIGHT)))
+        over.set()
+        await keeping
+        return done
+
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    with connection.cursor() as cursor:
+        cursor.execute(deadlocks)
+        before = cursor.fetchone()
+    connection.close()
+    done = sum(in_processes(dsn, client))
+    assert done == LedgerEntry.objects.unscoped().count() == InferenceRequest.objects.unscoped().count() > 100
+    assert reconcile().ok
+    with connection.cursor() as cursor:
+        cursor.execute(deadlocks)
+        assert cursor.fetchone() == before
+
+
 def test_a_killed_process_is_settled_once(world: Any, dsn: str, new_id: Any) -> None:
     actor = world.actor("acme", max_concurrent=1)
     access, model, request_id = actor.access(), world.served(), new_id()

@@ -218,6 +218,13 @@ async def test_unspecified_output_shrinks_to_what_fits(caller: Any, world: Any) 
             assert (await call.denied(10, None)).status == 429
 
 
+async def test_a_default_shrinks_as_well_and_is_no_more_than_it_says(caller: Any) -> None:
+    call = await caller(max_output_tokens=20)
+    assert (await call(10, None, at_most=16)).max_tokens == 16
+    assert (await call(10, None, at_most=16, choices=3)).max_tokens == 6, "20 over three"
+    assert (await call(10, None, at_most=21)).max_tokens == 20
+
+
 async def test_choices_share_one_prompt(caller: Any) -> None:
     call = await caller(tokens_per_day=100, max_output_tokens=60)
     assert (await call(10, None, choices=3)).max_tokens == 20
