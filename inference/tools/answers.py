@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class ToolAnswers:
     """Finds the calls in each choice. An answer that calls something ends with ``tool_calls`` instead of ``stop``, if
-    the arguments are whole: a client parses them then.
+    the arguments are whole: a client parses them then. So does one whose only call is whole, however the rest ended.
     """
 
     def __init__(self, use: ToolUse, style: ToolStyle) -> None:
@@ -59,11 +59,12 @@ class ToolAnswers:
     def _events(self, delta: Delta) -> tuple[list[Event], str | None]:
         parser = self._parsers.get(delta.index)
         if parser is None:
-            parser = CallParser(self._style, begun=self._use.forced, named=self._use.named)
+            use = self._use
+            parser = CallParser(self._style, begun=use.forced, named=use.named, parallel=use.parallel)
             self._parsers[delta.index] = parser
         events = parser.push(delta.text)
         if delta.finish_reason is None:
             return events, None
         events += parser.finish()
-        called = parser.complete and delta.finish_reason == "stop"
-        return events, "tool_calls" if called else delta.finish_reason
+        ends = ("stop", "length") if parser.over else ("stop",)
+        return events, "tool_calls" if parser.complete and delta.finish_reason in ends else delta.finish_reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inference.errors import InvalidRequest, UnknownField
@@ -22,11 +22,13 @@ class ToolUse:
 
     :param forced: the model has to call exactly one: ``named``, or whichever it likes. Otherwise it may call any
         number, or none.
+    :param parallel: ``False``: of the calls that a model writes, only the first is given.
     """
 
     tools: tuple[dict[str, Any], ...]
     forced: bool = False
     named: str | None = None
+    parallel: bool = True
 
     def constraint(self, arguments_key: str) -> Constraint | None:
         """What a forced call has to conform to, as the model writes it; the arguments alone where the name is given.
@@ -59,7 +61,8 @@ def tool_use_of(body: Mapping[str, Any]) -> ToolUse | None:
     Raises :class:`InvalidRequest` naming the field.
     """
     tools, choice = body.get("tools"), body.get("tool_choice")
-    if not isinstance(body.get("parallel_tool_calls"), bool | None):
+    parallel = body.get("parallel_tool_calls")
+    if not isinstance(parallel, bool | None):
         raise InvalidRequest("parallel_tool_calls must be true or false", "parallel_tool_calls")
     if not tools and choice not in (None, "none", "auto"):
         raise InvalidRequest("tool_choice needs tools", "tool_choice")
@@ -70,19 +73,19 @@ def tool_use_of(body: Mapping[str, Any]) -> ToolUse | None:
     names = [_check(tool, f"tools[{number}]") for number, tool in enumerate(tools)]
     if len(set(names)) < len(names):
         raise InvalidRequest("Two tools have the same name", "tools")
-    use = ToolUse(tuple(tools))
+    use = ToolUse(tuple(tools), parallel=parallel is not False)
     if choice in (None, "auto"):
         return use if tools else None
     if choice == "none":
         return None
     if choice == "required":
-        return _enforceable(ToolUse(use.tools, forced=True))
+        return _enforceable(replace(use, forced=True))
     named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     if not isinstance(named, dict) or set(named) != {"name"} or set(choice) != {"type", "function"}:
         raise InvalidRequest("tool_choice must be none, auto, required or name one function", "tool_choice")
     if named["name"] not in names:
         raise InvalidRequest("tool_choice names a function that is not among tools", "tool_choice")
-    return _enforceable(ToolUse(use.tools, forced=True, named=named["name"]))
+    return _enforceable(replace(use, forced=True, named=named["name"]))
 
 
 def _enforceable(use: ToolUse) -> ToolUse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from random import Random
 from typing import Any
 
@@ -11,6 +12,12 @@ import pytest
 from inference.tools.parser import CallBegin, CallParser, CallPart
 from inference.tools.style import HERMES, LLAMA, ToolStyle
 
+ESCAPED = '<tool_call>{"name": "get\\_weather", "arguments": {"city": "Paris"}}</tool_call> then'
+HALF_NAMED = '<tool_call>{"name": "f\\ud83d", "arguments": {}}</tool_call>'
+HALF_NAMED_LAST = '<tool_call>{"arguments": {}, "name": "\\ud83d"}'
+HALF = '{"a": "\\ud83d", "\\udc00": 1}'
+NESTED = '<tool_call>{"arguments": {"a": ' + "[" * 2000 + "]" * 2000 + '}, "name": "f"}</tool_call>'
+NO_JSON = '<tool_call>{"arguments": {"a": NaN, "b": 1e999}, "name": "f"}</tool_call>'
 TRICKY = {"city": 'a "quoted" }{ </tool_call> \\', "n": [1, {"x": "]}"}], "é": "東京\n"}
 
 
@@ -38,6 +45,7 @@ def _hermes(name: str, arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 
 
+ALONE = {"parallel": False}
 WEATHER = ("weather", '{"city": "Paris"}')
 CASES: list[tuple[ToolStyle, dict[str, Any], str, str, list[tuple[str, str]]]] = [
     (HERMES, {}, "Just text, 1 < 2, <tool is not one.", "Just text, 1 < 2, <tool is not one.", []),
@@ -68,6 +76,25 @@ CASES: list[tuple[ToolStyle, dict[str, Any], str, str, list[tuple[str, str]]]] =
     (LLAMA, {}, 'A {"name": "f", "parameters": {}} in text.', 'A {"name": "f", "parameters": {}} in text.', []),
     (LLAMA, {"begun": True}, '{"name": "f", "parameters": {}}', "", [("f", "{}")]),
     (LLAMA, {}, "", "", []),
+    (LLAMA, {}, " " * 600 + '{"name": "f", "parameters": {}}', " " * 600 + '{"name": "f", "parameters": {}}', []),
+    (HERMES, {}, ESCAPED, ESCAPED, []),
+    (HERMES, {}, ESCAPED + _hermes("now", {}), ESCAPED, [("now", "{}")]),
+    (HERMES, {}, '<tool_call>{"name": "a\nb", "arguments": {}}', '<tool_call>{"name": "a\nb", "arguments": {}}', []),
+    (LLAMA, {}, '{"name": "get\\_weather", "parameters": {}}', '{"name": "get\\_weather", "parameters": {}}', []),
+    (HERMES, {}, HALF_NAMED, HALF_NAMED, []),
+    (HERMES, {}, '<tool_call>{"name": "\\u0066", "arguments": {}}</tool_call>', "", [("f", "{}")]),
+    (HERMES, {}, f'<tool_call>{{"name": "f", "arguments": {HALF}}}</tool_call>', "", [("f", HALF)]),
+    (HERMES, {}, f'<tool_call>{{"arguments": {HALF}, "name": "f"}}</tool_call>', "", [("f", HALF)]),
+    (HERMES, {}, HALF_NAMED_LAST, HALF_NAMED_LAST, []),
+    (HERMES, {}, NESTED, NESTED, []),
+    (HERMES, {}, NO_JSON, NO_JSON, []),
+    (HERMES, {}, '<tool_call>{"arguments": {"a": "' + "x" * 600 + '"}, "name": "f"}</tool_call>', "",
+     [("f", '{"a": "' + "x" * 600 + '"}')]),
+    (HERMES, ALONE, "Hm. " + _hermes("weather", {"city": "Paris"}) + " and\n" + _hermes("now", {}), "Hm. ", [WEATHER]),
+    (HERMES, ALONE, '<tool_call>{"arguments": {}, "name": "f"}</tool_call>' + _hermes("now", {}), "", [("f", "{}")]),
+    (HERMES, ALONE, "<tool_call>x</tool_call>" + _hermes("now", {}), "<tool_call>x</tool_call>", [("now", "{}")]),
+    (HERMES, {**ALONE, "begun": True, "named": "f"}, '{"a": 1}}</tool_call>', "", [("f", '{"a": 1}')]),
+    (LLAMA, ALONE, '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}', "", [("f", "{}")]),
 ]  # fmt: skip
 
 
@@ -79,6 +106,17 @@ def test_an_answer_is_understood_however_it_is_cut(
     for pieces in ([answer], list(answer), *(_cut(answer, draw) for _ in range(50))):
         found = _parsed(CallParser(style, **options), pieces or [""])
         assert found == (text, calls), pieces
+        json.dumps(found, ensure_ascii=False).encode()  # it can be sent
+
+
+@pytest.mark.parametrize(("style", "key"), [(HERMES, "arguments"), (LLAMA, "parameters")])
+@pytest.mark.parametrize("spaces", range(465, 480))
+def test_a_head_as_long_as_it_may_be(style: ToolStyle, key: str, spaces: int) -> None:
+    answer = f'{style.opening}{" " * spaces}{{"name": "weather", "{key}": {{"city": "Paris"}}}}{style.closing}'
+    found = _parsed(CallParser(style), [answer])
+    assert found in (("", [WEATHER]), (answer, []))
+    for first in range(480, len(answer)):
+        assert _parsed(CallParser(style), [answer[:first], answer[first:]]) == found
 
 
 def test_arguments_with_everything_in_them() -> None:
@@ -111,3 +149,32 @@ def test_ids_are_unlike() -> None:
     events = parser.push(_hermes("f", {}) + _hermes("f", {}))
     ids = [event.id for event in events if isinstance(event, CallBegin)]
     assert len(set(ids)) == 2
+
+
+@pytest.mark.parametrize(
+    ("style", "begin", "more"),
+    [
+        (HERMES, '<tool_call>{"name": "', "a"),
+        (HERMES, '<tool_call>{"name": "', "\\\\"),
+        (HERMES, "<tool_call>", " "),
+        (HERMES, '<tool_call>{"name": "f", "arguments": {}}', "x"),
+        (HERMES, '<tool_call>{"arguments": {"a": "', "x"),
+        (HERMES, "<tool_call>", "</"),
+        (LLAMA, "", " "),
+        (LLAMA, '{"name": "', "a"),
+    ],
+)
+def test_what_never_ends_costs_each_token_the_same(style: ToolStyle, begin: str, more: str) -> None:
+    """Against arguments, which are looked at once; a name that was looked at again and again took 200 times as long."""
+
+    def seconds(begin: str, more: str) -> float:
+        started = time.process_time()
+        parser = CallParser(style)
+        parser.push(begin)
+        for _ in range(20_000):
+            parser.push(more)
+        parser.finish()
+        return time.process_time() - started
+
+    of_arguments = seconds('<tool_call>{"name": "f", "arguments": {"a": "', "xx")
+    assert min(seconds(begin, more) for _ in range(2)) < 10 * of_arguments

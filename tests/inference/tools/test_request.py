@@ -29,6 +29,12 @@ def test_choices() -> None:
     assert tool_use_of({**tools, "tool_choice": "required"}) == ToolUse((WEATHER, NOW), forced=True)
     named = {"type": "function", "function": {"name": "now"}}
     assert tool_use_of({**tools, "tool_choice": named}) == ToolUse((WEATHER, NOW), forced=True, named="now")
+    assert tool_use_of({**tools, "parallel_tool_calls": True}) == ToolUse((WEATHER, NOW))
+    alone = {**tools, "parallel_tool_calls": False}
+    assert tool_use_of(alone) == ToolUse((WEATHER, NOW), parallel=False)
+    assert tool_use_of({**alone, "tool_choice": named}) == ToolUse(
+        (WEATHER, NOW), forced=True, named="now", parallel=False
+    )
 
 
 def test_a_forced_call_keeps_its_references() -> None:
