@@ -8,7 +8,7 @@ class Breaker:
     """Keeps requests away from a worker that keeps failing.
 
     Closed until ``threshold`` failures in a row; then open for ``pause`` seconds, doubling up to ``longest``; then one
-    trial at a time, whose outcome closes or opens it again.
+    trial at a time, whose first token or failure closes or opens it again.
     """
 
     def __init__(
@@ -42,6 +42,14 @@ class Breaker:
         """A request is being sent."""
         if self._opened_at is not None:
             self._trial_at = self._clock()
+
+    def answers(self) -> None:
+        """The first token of an answer is there: further requests need not wait for its last. Until that has come, the
+        next failure opens it again.
+        """
+        if self._opened_at is not None:
+            self._opened_at = self._trial_at = None
+            self._failures = self._threshold - 1
 
     def succeeded(self) -> None:
         self._failures = 0

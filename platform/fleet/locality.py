@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from hashlib import blake2b
 
 BLOCK_TOKENS = 16
@@ -32,28 +32,44 @@ def prefix_chain(*, fingerprint: str, digest: str | None, namespace: str, prompt
 
 
 class PrefixIndex:
-    """What one worker probably has cached: the chains of the prompts sent to it, least recently used out first.
+    """What one worker probably has cached: the chains of the prompts sent to it. When it is full, whoever has the most
+    in it loses what was used least recently: nobody's long prompts make it forget everybody else's.
 
     A guess, not a fact: it only orders workers, and a wrong guess costs a recomputed prefix.
     """
 
     def __init__(self, capacity: int = 65536) -> None:
         self._capacity = capacity
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._seen: dict[str, OrderedDict[bytes, None]] = {}
+        self._size = 0
 
-    def matched(self, chain: Sequence[bytes]) -> int:
+    def matched(self, chain: Sequence[bytes], namespace: str) -> int:
         """How many of the first blocks are probably there."""
+        seen: Container[bytes] = self._seen.get(namespace, ())
         for count, key in enumerate(chain):
-            if key not in self._seen:
+            if key not in seen:
                 return count
         return len(chain)
 
-    def add(self, chain: Sequence[bytes]) -> None:
+    def add(self, chain: Sequence[bytes], namespace: str) -> None:
+        seen = self._seen.setdefault(namespace, OrderedDict())
+        self._size -= len(seen)
         for key in chain:
-            self._seen[key] = None
-            self._seen.move_to_end(key)
-        while len(self._seen) > self._capacity:
-            self._seen.popitem(last=False)
+            seen[key] = None
+            seen.move_to_end(key)
+        self._size += len(seen)
+        while self._size > self._capacity:
+            self._shrink(self._size - self._capacity)
 
     def clear(self) -> None:
         self._seen.clear()
+        self._size = 0
+
+    def _shrink(self, most: int) -> None:
+        """By up to ``most`` hashes of whoever has the most."""
+        namespace, seen = max(self._seen.items(), key=lambda held: len(held[1]))
+        for _ in range(min(most, len(seen))):
+            seen.popitem(last=False)
+            self._size -= 1
+        if not seen:
+            del self._seen[namespace]

@@ -1,9 +1,9 @@
 """Which adapters should lie on which worker, by what PostgreSQL says; and making it so.
 
-Wanted are pinned adapters and canaries, on every worker of their base model, and then what was used of late, on as many
-workers as its share of the requests is worth. A worker loads what a request names in any case: placing only spares the
-first request after a restart its wait, and takes out what nobody may use any more. Digests come from versions of the
-worker's own base model, and a worker that says it serves another one is left alone.
+Wanted are pinned adapters, on every worker of their base model; then what was used of late, on as many workers as its
+share of the requests is worth; and then canaries that nobody has met yet, on one. A worker loads what a request names
+in any case: placing only spares the first request after a restart its wait, and takes out what nobody may use any more.
+Digests come from versions of the worker's own base model, and a worker that says it serves another one is left alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Plan:
 
     :ivar wanted: digests and why they should be there; those that do not fit are not among them.
     :ivar load: of them, what is missing. :ivar unload: what lies there and nobody may use any more.
-    :ivar left_out: pinned adapters and canaries that found no slot.
+    :ivar left_out: pinned adapters that found no slot.
     """
 
     wanted: dict[str, Why] = field(default_factory=dict)
@@ -57,18 +57,19 @@ class Plan:
 
 def wanted(base: BaseModel) -> list[Wanted]:
     """What should be loaded of a base model's adapters, most wanted first; each digest once."""
-    found: dict[str, Wanted] = {}
-    for digest, why in _kept(base):
-        found.setdefault(digest, Wanted(digest, why))
+    kept = _kept(base)
+    found = {digest: Wanted(digest, why) for digest, why in kept.items() if why == "pinned"}
     for digest, share in _recent(base):
-        found.setdefault(digest, Wanted(digest, "recent", share))
+        found.setdefault(digest, Wanted(digest, kept.get(digest, "recent"), share))
+    for digest, why in kept.items():
+        found.setdefault(digest, Wanted(digest, why))
     return list(found.values())
 
 
 _USABLE = """v.state = 'ready' AND v.deleted_at IS NULL AND d.deleted_at IS NULL"""
 
 _KEPT = f"""
-SELECT v.digest, d.pinned, v.id = d.canary_id FROM tenants_adapter d
+SELECT v.digest, d.pinned FROM tenants_adapter d
   JOIN tenants_tenant t ON t.id = d.tenant_id AND t.state = 'active'
   JOIN tenants_adapterversion v ON v.id = d.canary_id OR v.id = d.current_id AND d.pinned
  WHERE d.base_model_id = %s AND (d.pinned OR d.canary_id IS NOT NULL) AND {_USABLE}
@@ -90,10 +91,13 @@ SELECT v.digest, count(*)::float8 / sum(count(*)) OVER () FROM (
 """  # noqa: S608
 
 
-def _kept(base: BaseModel) -> list[tuple[str, Why]]:
+def _kept(base: BaseModel) -> dict[str, Why]:
+    found: dict[str, Why] = {}
     with connection.cursor() as cursor:
         cursor.execute(_KEPT, [base.pk])
-        return [(digest, "pinned" if pinned else "canary") for digest, pinned, _ in cursor.fetchall()]
+        for digest, pinned in cursor.fetchall():
+            found.setdefault(digest, "pinned" if pinned else "canary")
+    return found
 
 
 def _recent(base: BaseModel) -> list[tuple[str, float]]:
@@ -106,8 +110,9 @@ def _recent(base: BaseModel) -> list[tuple[str, float]]:
 def plan(wishes: Sequence[Wanted], workers: Mapping[str, Live], gone: Iterable[str]) -> dict[str, Plan]:
     """What each worker of one base model should have.
 
-    Only pinned adapters and canaries may push another adapter out, and one slot is left to others where there are two.
-    What was used of late goes where there is room: a full worker keeps the latest by itself.
+    Only pinned adapters may push another adapter out, and one slot is left to others where there are two. What was used
+    of late goes where there is room: a full worker keeps the latest by itself. So do canaries: any developer of a
+    tenant makes them, and two for each of its adapters would take every slot of every worker from the others.
 
     :param workers: those that serve, by name. :param gone: digests that nobody may use.
     """
@@ -117,14 +122,14 @@ def plan(wishes: Sequence[Wanted], workers: Mapping[str, Live], gone: Iterable[s
     slots = {name: (live.report.slots if live.report else None) or 0 for name, live in workers.items()}
     for name, one in plans.items():
         one.unload = sorted(there[name] & gone)
-    kept = [wish for wish in wishes if wish.why != "recent"]
+    kept = [wish for wish in wishes if wish.why == "pinned"]
     for name, one in plans.items():
         room = slots[name] - (slots[name] > 1)
         one.left_out = [wish.digest for wish in kept[room:]]
         for wish in kept[:room]:
             _want(one, wish, there[name])
     for wish in wishes:
-        if wish.why == "recent":
+        if wish.why != "pinned":
             _spread(wish, plans, there, slots)
     return plans
 

@@ -21,6 +21,9 @@ PROBE_DEADLINE = 2.0
 STALE_SECONDS = 5.0
 """Metrics older than this say nothing: the worker then counts as full."""
 
+LACKING_SECONDS = 60.0
+"""How long a worker that could not load an adapter is not asked for it: it failed at once, so it always looks idle."""
+
 
 class Replica:
     """A worker as this process sees it: last probe, breaker, requests it has there, prompts it sent there."""
@@ -37,8 +40,10 @@ class Replica:
         self.probe = Probe()
         self.healthy = False
         self.problem: str | None = "not asked yet"
+        self.asked_at = float("-inf")  # how it is, whatever it answered
         self._probed_at = float("-inf")
         self._checked_at = float("-inf")
+        self._lacking: dict[str | None, float] = {}  # digest → until when
 
     @property
     def available(self) -> bool:
@@ -55,7 +60,7 @@ class Replica:
 
     async def refresh(self) -> None:
         """Ask how it is. Never raises: what is wrong becomes ``problem`` and ``healthy`` turns false."""
-        now = time.monotonic()
+        now = self.asked_at = time.monotonic()
         try:
             async with asyncio.timeout(PROBE_DEADLINE):
                 if not self.healthy or now - self._checked_at >= CHECK_SECONDS:
@@ -84,7 +89,17 @@ class Replica:
         self.problem = problem
         if problem and self.healthy:
             self.prefixes.clear()  # it may come back with an empty cache
+            self._lacking.clear()  # and with its store
         self.healthy = problem is None
+
+    def lacks(self, digest: str | None) -> bool:
+        """Whether it could not load the adapter a moment ago."""
+        return self._lacking.get(digest, 0.0) > time.monotonic()
+
+    def note_lacking(self, digest: str | None) -> None:
+        now = time.monotonic()
+        self._lacking = {known: until for known, until in self._lacking.items() if until > now}
+        self._lacking[digest] = now + LACKING_SECONDS
 
     def refused(self, job: Job) -> str | None:
         """The sampling field that this kind of server cannot honour."""
@@ -96,9 +111,13 @@ class Replica:
             raise InvalidRequest(f"The model's server does not support {field}", field)
         self.in_flight += 1
         self.breaker.attempt()
+        answered = False
         try:
             async with aclosing(self.dialect.generate(job)) as deltas:
                 async for delta in deltas:
+                    if not answered:
+                        answered = True
+                        self.breaker.answers()
                     yield delta
             self.breaker.succeeded()
         except (WorkerUnavailable, EngineDead):

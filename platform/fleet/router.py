@@ -25,7 +25,7 @@ RESIDENCY_WEIGHT = 0.15
 """An adapter that has to be loaded costs a queue place or two, not a whole prompt's prefill."""
 
 FULL_QUEUE = 32
-"""Requests at a worker from which on its queue counts as full."""
+"""So many requests more than at the least loaded worker, and a queue counts as full."""
 
 POLL_SECONDS = 1.0
 ROWS_SECONDS = 2.0
@@ -42,17 +42,23 @@ WHERE w.state <> 'disabled'
 """
 
 
-def score(replica: Replica, *, matched: float, digest: str | None) -> float:
+def score(replica: Replica, *, matched: float, digest: str | None, least: int = 0) -> float:
     """Prefix locality − queue − KV pressure + residency; higher is better.
+
+    The longer the queue, the less a cached prefix is worth: at a full one nothing, or a prompt that many begin with
+    would keep them all at one worker while others idle. Queues count from the shortest one on: where all are long, as
+    at busy workers with large batches, prefixes still decide.
 
     Tenant priority orders requests at one worker, not workers for one request, so it has no part here.
 
     :param matched: share of the prompt that is probably cached there, 0 to 1.
+    :param least: requests at the candidate that has the fewest.
     """
-    queue = 1.0 if replica.stale else min(1.0, replica.queued / FULL_QUEUE)
+    queue = 1.0 if replica.stale else min(1.0, (replica.queued - least) / FULL_QUEUE)
     pressure = 1.0 if replica.stale else replica.probe.kv_usage
     resident = 1.0 if digest is None or digest in replica.probe.resident else 0.0
-    return PREFIX_WEIGHT * matched - QUEUE_WEIGHT * queue - KV_WEIGHT * pressure + RESIDENCY_WEIGHT * resident
+    prefix = matched * (1.0 - queue)
+    return PREFIX_WEIGHT * prefix - QUEUE_WEIGHT * queue - KV_WEIGHT * pressure + RESIDENCY_WEIGHT * resident
 
 
 class Router:
@@ -87,14 +93,13 @@ class Router:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _read_rows(self) -> None:
-        began = time.monotonic()
+        self._rows_at = time.monotonic()  # also where it fails: those who wait must not try one after the other
         try:
             async with self._pool.connection() as connection:
                 rows = await (await connection.execute(_ROWS)).fetchall()
         except (psycopg.Error, PoolTimeout) as error:
             logger.warning("the list of workers cannot be read: %s", error)
             return
-        self._rows_at = began
         known: dict[str, Replica] = {}
         for name, url, dialect, state, fingerprint in rows:
             replica = self._replicas.get(name)
@@ -111,19 +116,29 @@ class Router:
     async def candidates(
         self, *, fingerprint: str, digest: str | None, namespace: str, prompt: Sequence[int]
     ) -> list[Replica]:
-        """Workers that can take the request now, best first. Raises :class:`~fleet.errors.NoWorker` when none can."""
-        found = self._available(fingerprint) or await self._seek(fingerprint)
+        """Workers that can take the request now, best first. Raises :class:`~fleet.errors.NoWorker` when none can.
+
+        Those that lacked the adapter a moment ago are among them only where all did.
+        """
+        found = self._available(fingerprint, digest) or await self._seek(fingerprint, digest)
         if not found:
             raise NoWorker("No worker can take the request at the moment; try again shortly.", RETRY_AFTER)
+        found = [replica for replica in found if not replica.lacks(digest)] or found
         if len(found) == 1:
             return found
         chain = prefix_chain(fingerprint=fingerprint, digest=digest, namespace=namespace, prompt=prompt)
         whole = max(1, len(chain))
-        found.sort(key=lambda r: (-score(r, matched=r.prefixes.matched(chain) / whole, digest=digest), r.name))
-        found[0].prefixes.add(chain)
+        least = min((replica.queued for replica in found if not replica.stale), default=0)
+
+        def rank(replica: Replica) -> tuple[float, str]:
+            matched = replica.prefixes.matched(chain, namespace) / whole
+            return -score(replica, matched=matched, digest=digest, least=least), replica.name
+
+        found.sort(key=rank)
+        found[0].prefixes.add(chain, namespace)
         return found
 
-    async def _seek(self, fingerprint: str) -> list[Replica]:
+    async def _seek(self, fingerprint: str, digest: str | None) -> list[Replica]:
         """Look again for a while: a worker registered or back a moment ago must not cost its first clients an error.
 
         However many requests seek at once, the workers are asked once at a time.
@@ -132,25 +147,33 @@ class Router:
         while True:
             if self._seeking is None or self._seeking.done():
                 self._seeking = asyncio.create_task(self.refresh(rows_older_than=SEEK_PAUSE))
-            await asyncio.shield(self._seeking)
-            found = self._available(fingerprint)
+            # Not to its end: while one worker hangs, another may have been found, and the deadline holds.
+            await asyncio.wait({self._seeking}, timeout=SEEK_PAUSE)
+            found = self._available(fingerprint, digest)
             if found or time.monotonic() > deadline:
                 return found
-            await asyncio.sleep(SEEK_PAUSE)
+            if self._seeking.done():
+                await asyncio.sleep(SEEK_PAUSE)
 
-    async def newcomers(self, fingerprint: str, tried: Sequence[Replica]) -> list[Replica]:
+    async def newcomers(self, fingerprint: str, digest: str | None, tried: Sequence[Replica]) -> list[Replica]:
         """Workers that can take a request now and are not among those that just failed it.
 
         The rows are read again, since a worker that moved to another address is known only seconds later by itself;
-        those that failed are not asked again, so that an error does not wait for one that hangs.
+        those that failed are not asked again, so that an error does not wait for one that hangs. Nor is anybody asked
+        twice for requests that fail together: they share what one of them found.
         """
         asked = time.monotonic()
         async with self._refreshing:
             if self._rows_at < asked:  # else whoever failed just before has read them
                 await self._read_rows()
-            strange = [r for r in self._replicas.values() if r.fingerprint == fingerprint and r not in tried]
+            strange = [r for r in self._serving(fingerprint, digest) if r not in tried and r.asked_at < asked]
             await asyncio.gather(*(replica.refresh() for replica in strange))
-        return [replica for replica in self._available(fingerprint) if replica not in tried]
+        return [r for r in self._available(fingerprint, digest) if r not in tried and not r.lacks(digest)]
 
-    def _available(self, fingerprint: str) -> list[Replica]:
-        return [r for r in self._replicas.values() if r.fingerprint == fingerprint and r.available]
+    def _available(self, fingerprint: str, digest: str | None) -> list[Replica]:
+        return [replica for replica in self._serving(fingerprint, digest) if replica.available]
+
+    def _serving(self, fingerprint: str, digest: str | None) -> list[Replica]:
+        """Without those that serve no adapters, where one is asked for; if all are such, they say so themselves."""
+        found = [replica for replica in self._replicas.values() if replica.fingerprint == fingerprint]
+        return found if digest is None else [replica for replica in found if replica.probe.slots != 0] or found

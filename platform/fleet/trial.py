@@ -130,9 +130,11 @@ async def _tried(workers: Sequence[Worker], base: BaseModel, digest: str, prompt
 
 async def _at(name: str, dialect: Dialect, base: BaseModel, digest: str, prompts: list[list[int]]) -> Trial:
     async with _within(CHECK_SECONDS):
-        served = await dialect.check()
+        served, slots = await dialect.check(), (await dialect.report()).slots
     if served is not None and served != base.fingerprint:
         raise WorkerUnavailable(f"it serves the model {served[:12]}")
+    if slots == 0:
+        raise WorkerUnavailable("it serves no adapters")
 
     async def scored(adapter: str | None, tried: list[list[int]]) -> list[tuple[Scores, str]]:
         # The first prompt is also answered, for people to read.

@@ -17,6 +17,7 @@ from kombu.connection import Connection
 
 from fleet import residency, tasks, trial
 from gateway.celery import app
+from inference.front.core_link import NO_SLOTS
 from tenants import activation, adapters, releases
 from tenants.actors import of_task
 from tenants.errors import NotFound
@@ -45,12 +46,17 @@ class Half(BaseHTTPRequestHandler):
         if self.path == "/health" and "health" in self.says:
             self._send(json.dumps({"status": "ok", "fingerprint": self.fingerprint}).encode(), "application/json")
         elif self.path == "/metrics" and "health" in self.says:
-            self._send(b"loraplex:adapter_slots 4\n", "text/plain")
+            slots = 0 if "base only" in self.says else 4
+            self._send(f"loraplex:adapter_slots {slots}\n".encode(), "text/plain")
         else:
             self._hang()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if body.get("model") == "a" * 64 and "base only" in self.says:
+            error = {"message": NO_SLOTS, "type": "invalid_request_error", "param": "model", "code": "invalid_value"}
+            self._send(json.dumps({"error": error}).encode(), "application/json", status=400)
+            return
         if self.path != "/v1/completions" or body["model"] == "a" * 64 or "base" not in self.says:
             self._hang()
             return
@@ -71,8 +77,8 @@ class Half(BaseHTTPRequestHandler):
         self.over.wait(60)
         self.close_connection = True
 
-    def _send(self, content: bytes, kind: str) -> None:
-        self.send_response(200)
+    def _send(self, content: bytes, kind: str, *, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
@@ -143,6 +149,16 @@ def test_one_that_hangs_with_the_adapter_only_counts_as_a_try(
     trial.run(version.pk)
     version.refresh_from_db()
     assert version.state == "rejected"
+
+
+def test_one_that_serves_no_adapters_says_nothing_about_one(house: House, tenant: Tenant, started: Started) -> None:
+    house.worker(started("health", "base", "base only")[0], "bare")
+    version = waiting(house, tenant)
+    trial.run(version.pk)
+    found = Activation.objects.get(tenant=tenant, version=version)
+    version.refresh_from_db()
+    assert (version.state, found.state, found.tries) == ("checked", "waiting", 0), found.report
+    assert "bare cannot try it now: it serves no adapters." in found.report["message"]
 
 
 def test_a_trial_is_queued_once_and_its_message_lapses(

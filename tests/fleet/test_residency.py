@@ -37,12 +37,24 @@ def serving(slots: int, *resident: str) -> Live:
 
 
 def test_pinned_ones_come_first_and_leave_a_slot_to_others() -> None:
-    wishes = [Wanted(d, "pinned") for d in "abc"] + [Wanted("d", "canary"), Wanted("r", "recent", 1.0)]
+    wishes = [Wanted(d, "pinned") for d in "abcd"] + [Wanted("r", "recent", 1.0)]
     found = plan(wishes, {"w": serving(4, "x", "y")}, ())["w"]
     assert (found.load, found.left_out) == (["a", "b", "c"], ["d"])
     assert "r" not in found.wanted, "what was used of late pushes nothing out"
     assert plan(wishes, {"w": serving(1)}, ())["w"].load == ["a"]
     assert plan(wishes, {"w": serving(0)}, ())["w"] == Plan(left_out=["a", "b", "c", "d"])
+
+
+def test_canaries_push_nothing_out() -> None:
+    """One tenant's idle canaries would take all slots but one of every worker."""
+    wishes = [Wanted("r", "recent", 1.0)] + [Wanted(f"c{n}", "canary") for n in range(14)]
+    workers = {"full": serving(4, "w", "x", "y", "z"), "empty": serving(8)}
+    plans = plan(wishes, workers, ())
+    assert plans["full"] == Plan()
+    assert plans["empty"].load[0] == "r", "what is in use comes first"
+    assert 1 < len(plans["empty"].load) <= 8
+    alone = plan([Wanted("c", "canary")], {"w1": serving(4), "w2": serving(4)}, ())
+    assert sorted(one.load for one in alone.values()) == [[], ["c"]], "where there is room: one worker has it"
 
 
 def test_recent_ones_fill_free_slots_in_order_of_use() -> None:
@@ -95,11 +107,14 @@ def test_what_is_wanted(house: House) -> None:
     digest = {name: adapter.current.digest for name, adapter in get.items()}
     expected = [
         Wanted(digest["pinned"], "pinned"),
-        Wanted(canary.digest, "canary"),
         Wanted(digest["busy"], "recent", 0.75),
         Wanted(digest["quiet"], "recent", 0.25),
+        Wanted(canary.digest, "canary"),
     ]
     assert placement.wanted(house.base) == expected
+    get["busy"].current = canary
+    used(house, acme, get["busy"], 4)
+    assert placement.wanted(house.base)[1] == Wanted(canary.digest, "canary", 0.5), "by its share, once it is met"
     Tenant.objects.filter(pk=acme.tenant.pk).update(state="suspended")
     assert [wish.digest for wish in placement.wanted(house.base)] == [digest["quiet"]], "nothing for a suspended tenant"
     other = House.__new__(House)

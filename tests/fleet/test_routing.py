@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from fleet.breaker import Breaker
 from fleet.dialects.base import Capabilities, Dialect, Job, Probe
 from fleet.dialects.metrics import read_probe
 from fleet.locality import BLOCK_TOKENS, PrefixIndex, prefix_chain
-from fleet.replica import Replica
+from fleet.replica import LACKING_SECONDS, Replica
 from fleet.router import FULL_QUEUE, score
 from inference.errors import InvalidRequest, Overloaded, WorkerUnavailable
 from inference.protocol import Delta, Usage
@@ -90,6 +91,27 @@ def test_breaker_opens_pauses_tries_and_closes() -> None:
     assert breaker.allows
 
 
+def test_a_first_token_closes_a_breaker_until_the_next_failure() -> None:
+    """Answers take long; whoever waits for the end of the first one would come back to a request a second."""
+    clock = Clock()
+    breaker = Breaker(threshold=3, pause=1.0, clock=clock)
+    for _ in range(3):
+        breaker.failed()
+    clock.now = 1.0
+    breaker.attempt()
+    breaker.answers()
+    assert breaker.allows
+    breaker.attempt()
+    assert breaker.allows, "not one at a time any more"
+    breaker.failed()
+    assert not breaker.allows, "it broke off in the middle of its answer"
+    clock.now = 2.0
+    breaker.answers()
+    breaker.succeeded()
+    breaker.failed()
+    assert breaker.allows
+
+
 def test_a_trial_nobody_reported_does_not_block_for_ever() -> None:
     clock = Clock()
     breaker = Breaker(threshold=1, pause=1.0, clock=clock)
@@ -108,10 +130,10 @@ def test_chains_share_exactly_their_common_blocks() -> None:
     prompt = list(range(5 * BLOCK_TOKENS))
     other = [*prompt[: 2 * BLOCK_TOKENS], 999, *prompt[2 * BLOCK_TOKENS + 1 :]]
     index = PrefixIndex()
-    index.add(chain(prompt))
-    assert index.matched(chain(prompt)) == 5
-    assert index.matched(chain(prompt[:-1])) == 4
-    assert index.matched(chain(other)) == 2
+    index.add(chain(prompt), "a")
+    assert index.matched(chain(prompt), "a") == 5
+    assert index.matched(chain(prompt[:-1]), "a") == 4
+    assert index.matched(chain(other), "a") == 2
     assert chain(prompt[: BLOCK_TOKENS - 1]) == []
 
 
@@ -128,10 +150,25 @@ def test_parts_of_the_root_cannot_be_shifted() -> None:
 def test_the_index_forgets_the_oldest() -> None:
     index = PrefixIndex(capacity=4)
     first, second = chain(list(range(64))), chain(list(range(100, 164)))
-    index.add(first)
-    index.add(second)
-    assert index.matched(first) == 0
-    assert index.matched(second) == 4
+    index.add(first, "a")
+    index.add(second, "a")
+    assert index.matched(first, "a") == 0
+    assert index.matched(second, "a") == 4
+
+
+def test_who_has_the_most_in_the_index_loses_it_first() -> None:
+    index = PrefixIndex(capacity=16)
+    modest = chain(list(range(64)), namespace="modest")
+    index.add(modest, "modest")
+    prompts = [chain(list(range(start, start + 64)), namespace="greedy") for start in range(0, 6400, 100)]
+    for prompt in prompts:
+        index.add(prompt, "greedy")
+    assert index.matched(modest, "modest") == 4
+    assert [index.matched(prompt, "greedy") for prompt in prompts[-4:]] == [0, 4, 4, 4]
+    assert sum(index.matched(prompt, "greedy") for prompt in prompts) == 12
+    index.clear()
+    index.add(prompts[0], "greedy")
+    assert index.matched(prompts[0], "greedy") == 4
 
 
 def test_metrics_newest_series_wins_and_missing_ones_are_zero() -> None:
@@ -144,9 +181,10 @@ vllm:lora_requests_info{max_lora="4",running_lora_adapters="old",waiting_lora_ad
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="a,b",waiting_lora_adapters="c"} 1.8e9
 loraplex:adapter_resident{digest="r"} 1
 loraplex:adapter_resident{digest="gone"} 0
+loraplex:adapter_slots{model_name="m"} 8.0
 nonsense line
 """
-    assert read_probe(text) == Probe(3, 2, 0.25, frozenset({"a", "b", "r"}))
+    assert read_probe(text) == Probe(3, 2, 0.25, frozenset({"a", "b", "r"}), slots=8)
     assert read_probe("") == Probe()
 
 
@@ -177,11 +215,13 @@ async def test_a_worker_with_another_fingerprint_is_not_available() -> None:
 async def test_a_worker_that_goes_and_comes_back(replica: Replica) -> None:
     dialect = replica.dialect
     assert isinstance(dialect, Scripted)
-    replica.prefixes.add(chain([1] * 16))
+    replica.prefixes.add(chain([1] * 16), "a")
+    replica.note_lacking("d")
     dialect.error = WorkerUnavailable("gone")
     await replica.refresh()
     assert not replica.available
-    assert replica.prefixes.matched(chain([1] * 16)) == 0
+    assert replica.prefixes.matched(chain([1] * 16), "a") == 0
+    assert not replica.lacks("d")
     dialect.error = None
     await replica.refresh()
     assert replica.available
@@ -199,6 +239,30 @@ async def test_only_broken_workers_open_the_breaker(replica: Replica, error: Exc
                 pass
     assert replica.breaker.allows is not breaks
     assert replica.in_flight == 0
+
+
+async def test_a_half_open_breaker_hears_of_the_first_token(replica: Replica) -> None:
+    clock = Clock()
+    replica.breaker = Breaker(threshold=1, pause=1.0, clock=clock)
+    replica.breaker.failed()
+    clock.now = 1.0
+    generated = replica.generate(JOB)
+    await anext(generated)
+    assert replica.breaker.allows
+    await generated.aclose()
+
+
+async def test_what_a_worker_lacked_is_forgotten_after_a_while(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("fleet.replica.time", SimpleNamespace(monotonic=lambda: now[0]))
+    replica.note_lacking("d")
+    assert (replica.lacks("d"), replica.lacks("e"), replica.lacks(None)) == (True, False, False)
+    now[0] += LACKING_SECONDS
+    assert not replica.lacks("d")
+    replica.note_lacking("e")
+    assert list(replica._lacking) == ["e"], "what is over takes no memory"
 
 
 def test_a_grant_is_not_in_a_jobs_repr() -> None:

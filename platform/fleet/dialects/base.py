@@ -39,12 +39,14 @@ class Probe:
     :param waiting: requests in its queue.
     :param kv_usage: share of KV blocks in use, 0 to 1.
     :param resident: adapter digests on the device.
+    :param slots: adapters that fit on the device at a time; ``None``: it does not say.
     """
 
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
     resident: frozenset[str] = frozenset()
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

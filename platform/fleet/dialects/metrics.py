@@ -8,12 +8,14 @@ def read_probe(text: str) -> Probe:
     """What vLLM's metric names say; a series that is missing counts as zero.
 
     ``vllm:lora_requests_info`` carries names in its labels and a timestamp as its value: the newest series wins.
-    ``loraplex:adapter_resident`` is the native worker's: one series per adapter on the device, value 1.
+    ``loraplex:adapter_resident`` and ``loraplex:adapter_slots`` are the native worker's: one series per adapter on the
+    device, value 1, and how many fit.
     """
     numbers: dict[str, float] = {}
     newest = float("-inf")
     active: frozenset[str] = frozenset()
     resident: set[str] = set()
+    slots: int | None = None
     for name, labels, value in samples(text):
         if name == "vllm:lora_requests_info":
             if value > newest:
@@ -21,6 +23,8 @@ def read_probe(text: str) -> Probe:
         elif name == "loraplex:adapter_resident":
             if value > 0:
                 resident.add(labels_of(labels).get("digest", ""))
+        elif name == "loraplex:adapter_slots":
+            slots = int(value)
         elif name.startswith("vllm:"):
             numbers[name] = numbers.get(name, 0.0) + value
     return Probe(
@@ -28,6 +32,7 @@ def read_probe(text: str) -> Probe:
         waiting=int(numbers.get("vllm:num_requests_waiting", 0)),
         kv_usage=min(1.0, max(0.0, numbers.get("vllm:kv_cache_usage_perc", 0.0))),
         resident=active | resident,
+        slots=slots,
     )
 
 
