@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from io import StringIO
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.core.management import CommandError, call_command
 
 from inference.errors import GrantRefused
 from inference.grants import GrantVerifier
+from tenants.models import AuditEntry
 
 
 def printed(*arguments: str) -> str:
@@ -19,12 +21,22 @@ def printed(*arguments: str) -> str:
     return out.getvalue().strip()
 
 
+@pytest.mark.django_db
 def test_a_worker_accepts_it_as_an_operators_and_as_nothing_else(grant_keys: Any) -> None:
     verifier = GrantVerifier.load(grant_keys.public, base="b")
     verifier.check_operator(printed())
     verifier.check_operator(json.loads(printed("--minutes", "5", "--json"))["token"])
     with pytest.raises(GrantRefused):
         verifier.verify(printed())
+
+
+@pytest.mark.django_db
+def test_each_is_in_the_audit_log(grant_keys: Any) -> None:
+    made = json.loads(printed("--minutes", "5", "--json"))
+    entry = AuditEntry.objects.unscoped().get(action="operator_token.issued")
+    assert (entry.tenant, entry.actor_kind, entry.subject) == (None, "command", "workers")
+    assert datetime.fromisoformat(entry.after["expires_at"]) == datetime.fromisoformat(made["expires_at"])
+    assert made["token"] not in json.dumps(entry.after)
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "1000000"])

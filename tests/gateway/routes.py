@@ -102,6 +102,7 @@ STRANGERS = {
             "GET /api/adapters/{name}/versions",
             "GET /api/adapters/{name}/versions/{number}",
             "DELETE /api/adapters/{name}/versions/{number}",
+            "GET /api/adapters/{name}/compare",
             "GET /api/adapters/{name}/shares",
             "POST /api/adapters/{name}/shares",
             "DELETE /api/adapters/{name}/shares/{receiver}",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +12,10 @@ import jsonschema
 import pytest
 from django.test import Client
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel
 
 from gateway.api.openapi import TAGS
+from gateway.api.openapi_answers import EXAMPLES
 from gateway.api_paths import is_api
 from tests.gateway.test_routes import ROUTES
 
@@ -99,3 +103,49 @@ def test_both_kinds_of_keys_are_in_it(document: dict[str, Any]) -> None:
     used = {tag for _, _, operation in operations(document) for tag in operation["tags"]}
     assert used == {tag["name"] for tag in document["tags"]}
     assert document["servers"] == [{"url": "/", "description": "This installation"}]
+
+
+def test_answers_have_their_headers(document: dict[str, Any]) -> None:
+    known = document["components"]["headers"]
+    assert {"x-request-id", "retry-after", "x-ratelimit-remaining-tokens"} <= known.keys()
+    refused = document["components"]["responses"]
+    for status in ("429", "503"):
+        assert refused[status]["headers"]["retry-after"] == {"$ref": "#/components/headers/retry-after"}
+    lacking = []
+    for method, path, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            resolved = refused[status] if "$ref" in answer else answer
+            named = set(resolved.get("headers", {}))
+            wanted = {"x-request-id"} if status != "101" and is_api(path) else set()
+            if path.startswith("/v1/") and status == "200":
+                wanted |= {name for name in known if name.startswith("x-ratelimit-")}
+            if not wanted <= named:
+                lacking.append(f"{method} {path}: {status}")
+    assert lacking == []
+
+
+def test_examples_of_answers_are_what_their_schemas_accept(document: dict[str, Any]) -> None:
+    used, wrong = set(), []
+    for method, path, operation in operations(document):
+        content = operation["responses"].get("200", {}).get("content", {}).get("application/json", {})
+        if "example" not in content:
+            continue
+        judge = jsonschema.Draft202012Validator(content["schema"] | {"components": document["components"]})
+        wrong += [f"{method} {path}: {error.message}" for error in judge.iter_errors(content["example"])]
+        listed = content["example"].get("data", [])
+        used |= {name for name, each in EXAMPLES.items() if each == content["example"] or each in listed}
+    assert wrong == []
+    assert used == EXAMPLES.keys()
+
+
+def test_no_two_models_share_a_name(document: dict[str, Any]) -> None:
+    """The one would be described as the other."""
+    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+    names = Counter(model.__name__ for model in _models(BaseModel) if model.__module__.startswith("gateway."))
+    assert {name for name, count in names.items() if count > 1} & referred == set()
+
+
+def _models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command, load_command_class
 
-from tenants import intake, tasks
+from tenants import intake, tasks, uploads
+from tenants.actors import of_command
 from tenants.models import Adapter, AuditEntry, Plan, Tenant
 from tests.tenants.conftest import write_adapter
 
@@ -55,6 +56,35 @@ def test_from_add_to_collect(acme: Tenant, tmp_path: Path) -> None:
     assert run("collect_adapters", "--grace-hours", "0")["contents"] == 1
     actors = set(AuditEntry.objects.filter(tenant=acme, action="adapter.deleted").values_list("actor_kind", flat=True))
     assert actors == {"command"}
+
+
+def test_versions_are_compared(acme: Tenant, tmp_path: Path) -> None:
+    for name, rank in (("one", 2), ("two", 4)):
+        source = write_adapter(tmp_path / name, rank=rank)
+        run("add_adapter", "acme/pirate", "--path", str(source), "--no-wait")
+    found = run("compare_versions", "acme/pirate", "--from", "1", "--to", "2")
+    assert (found["adapter"], found["before"], found["after"]) == ("acme/pirate", 1, 2)
+    assert {"name": "r", "before": 2, "after": 4} in found["config"]
+    assert {row["after"]["rank"] for row in found["modules"]} == {4}
+    words = load_command_class("tenants", "compare_versions").describe(found)
+    assert "largest rank: 2 → 4" in words
+    same = run("compare_versions", "acme/pirate", "--from", "2", "--to", "2")
+    assert (same["figures"], same["config"], same["modules"]) == ([], [], [])
+
+
+def test_uploads_are_listed_and_cancelled(acme: Tenant) -> None:
+    declared = [uploads.Declared("adapter.tar", 7, "0" * 64)]
+    first, second = (uploads.create(of_command(), acme, name=name, files=declared) for name in ("pirate", "parrot"))
+    rows = run("uploads", "acme")["uploads"]
+    assert [(row["id"], row["adapter"]) for row in rows] == [(str(second.pk), "parrot"), (str(first.pk), "pirate")]
+    assert {(row["state"], row["bytes"], row["received"], row["version"]) for row in rows} == {("open", 7, 0, None)}
+    assert run("cancel_upload", "acme", "--upload", str(first.pk))["cancelled"] is True
+    assert [row["id"] for row in run("uploads", "acme", "--open")["uploads"]] == [str(second.pk)]
+    for words in (("acme", str(first.pk)), ("globex", str(second.pk))):
+        with pytest.raises(CommandError):
+            call_command("cancel_upload", words[0], "--upload", words[1])
+    entry = AuditEntry.objects.get(tenant=acme, action="upload.cancelled")
+    assert (entry.actor_kind, entry.subject) == ("command", str(first.pk))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +132,8 @@ def test_quotas(acme: Tenant, tmp_path: Path) -> None:
         (("delete_adapter", "acme/nothing", "--number", "3"), "no adapter"),
         (("share_adapter", "acme/nothing", "--with", "globex"), "no adapter"),
         (("share_adapter", "acme/nothing", "--with", "nobody"), "no tenant"),
+        (("compare_versions", "acme/nothing", "--from", "1", "--to", "2"), "no adapter"),
+        (("uploads", "acme", "--limit", "0"), "--limit"),
         (("collect_adapters", "--grace-hours", "-1"), "--grace-hours"),
         (("set_adapter_quotas", "--tenant", "acme"), "at least one"),
         (("set_adapter_quotas", "--tenant", "acme", "--max-adapters", "-1"), "--max-adapters"),

@@ -245,6 +245,19 @@ def test_usage_and_reap(world: Any) -> None:
     ]
     assert run("requests", "acme")["requests"] == shown
     assert len(run("requests", "--running")["requests"]) == 1
+    ledger = run("ledger", "acme")
+    assert sorted((row["model"], row["kind"], row["outcome"]) for row in ledger["entries"]) == [
+        ("acme/pirate", "settle", "completed"),
+        ("acme/pirate", "settle", "failed"),
+        ("llama-tiny", "settle", "completed"),
+    ]
+    pages = [run("ledger", "acme", "--most", "2")]
+    pages.append(run("ledger", "acme", "--after", pages[0]["entries"][-1]["request"]))
+    assert pages[0]["entries"] + pages[1]["entries"] == ledger["entries"]
+    assert [page["more"] for page in pages] == [True, False]
+    assert len(run("ledger", "acme", "--model", "acme/pirate", "--key", actor.key.public_id)["entries"]) == 2
+    world.actor("globex")
+    assert run("ledger", "globex")["entries"] == []
     assert run("reap") == {"settled": 0}
     InferenceRequest.objects.unscoped().filter(state="running").update(lease_expires_at="2000-01-01T00:00:00Z")
     assert tasks.reap() == 1
@@ -298,6 +311,9 @@ def test_usage_and_reap(world: Any) -> None:
         (("delete_plan", "none-such"), "plan"),
         (("retire_model", "gpt"), "llama-tiny"),
         (("requests", "--last", "0"), "--last"),
+        (("ledger", "acme", "--most", "0"), "--most"),
+        (("ledger", "acme", "--after", "x"), "--after: there is nothing"),
+        (("ledger", "acme", "--key", "none-such"), "no key"),
         (("requests", "--tenant", "nobody"), "no tenant"),
         (("requests", "nobody"), "no tenant"),
         (("requests", "acme", "--tenant", "globex"), "Two different"),

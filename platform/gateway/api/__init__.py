@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import SuspiciousOperation
 from django.http import HttpRequest, HttpResponse
+from django.http.multipartparser import MultiPartParserError
 from ninja import NinjaAPI, Router
 from ninja.errors import HttpError
 from ninja.errors import ValidationError as NinjaValidationError
@@ -13,6 +15,7 @@ from gateway.api import (
     adapters,
     audit,
     batches,
+    comparisons,
     denials,
     files,
     health,
@@ -84,6 +87,7 @@ api.add_router("", limits.router)
 api.add_router("", audit.router)
 api.add_router("", webhooks.router)
 api.add_router("", adapters.router)
+api.add_router("", comparisons.router)
 api.add_router("", uploads.router)
 api.add_router("", releases.router)
 api.add_router("", keys.router)
@@ -134,6 +138,13 @@ def _own_path(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """ninja puts "query" before a field's own path, or "body" and the argument's name; a list in a query gets both."""
     named = loc[0] == "body" or (len(loc) > 2 and isinstance(loc[2], str))
     return loc[2 if named else 1 :]
+
+
+@api.exception_handler(MultiPartParserError)
+@api.exception_handler(SuspiciousOperation)
+def _malformed(request: HttpRequest, error: Exception) -> HttpResponse:
+    """Django's own, of a form that it cannot read; it looks for one also where a session's token is checked."""
+    return _respond(bad_request("The body is not well-formed multipart/form-data.", code="invalid_form"))
 
 
 @api.exception_handler(HttpError)

@@ -14,12 +14,15 @@ from gateway.api.pages import Page, Wanted, page
 from gateway.api.text import Text
 from gateway.batches.queue import wake
 from tenants import batches
+from tenants.actors import Actor
 from tenants.files import LONGEST, SHORTEST
+from tenants.models import ApiKey
 from tenants.models import Batch as BatchRow
 
 router = management_router("batches", AnyKey())
 
 Metadata = dict[str, str]
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 
 
 class BatchError(Schema):
@@ -50,7 +53,7 @@ class OutputDetails(Schema):
     reasoning_tokens: int = 0
 
 
-class Usage(Schema):
+class BatchUsage(Schema):
     """Tokens of all answers in the output file: what the batch was charged for."""
 
     input_tokens: int
@@ -69,9 +72,7 @@ class Batch(Schema):
     errors: BatchErrors | None
     input_file_id: str
     completion_window: str
-    status: Literal[
-        "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
-    ]
+    status: Status
     output_file_id: str | None
     error_file_id: str | None
     created_at: int
@@ -84,7 +85,7 @@ class Batch(Schema):
     cancelling_at: int | None
     cancelled_at: int | None
     request_counts: Counts
-    usage: Usage
+    usage: BatchUsage
     metadata: Metadata
 
 
@@ -139,7 +140,7 @@ def shown(batch: BatchRow) -> Batch:
         id=batch.pk,
         errors=BatchErrors(data=[BatchError(**error) for error in batch.errors]) if batch.errors else None,
         request_counts=Counts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        usage=Usage(
+        usage=BatchUsage(
             input_tokens=batch.prompt_tokens,
             input_tokens_details=InputDetails(cached_tokens=batch.cached_tokens),
             output_tokens=batch.completion_tokens,
@@ -159,17 +160,22 @@ def _seconds(moment: datetime | None) -> int | None:
 def create_batch(request: HttpRequest, body: BatchCreate) -> Batch:
     who = caller(request)
     assert who.key is not None, "AnyKey is a key"
+    return shown(create(who.actor, who.key, body))
+
+
+def create(actor: Actor, key: ApiKey, body: BatchCreate) -> BatchRow:
+    """What the body asks for, under ``key``. Raises as :func:`~tenants.batches.create`."""
     expiry = body.output_expires_after
     batch = batches.create(
-        who.actor,
-        who.key,
+        actor,
+        key,
         input_file_id=body.input_file_id,
         endpoint=body.endpoint,
         metadata=body.metadata,
         output_seconds=None if expiry is None else expiry.seconds,
     )
     wake()
-    return shown(batch)
+    return batch
 
 
 @router.get("/v1/batches", response=Page[Batch], summary="The account's batches, newest first")

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
+from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -23,6 +24,8 @@ MOST_KEY = 255
 REPLAYED = "Idempotency-Replayed"
 ONCE: JsonDict = {"once": True}
 """``Field(json_schema_extra=ONCE)``: shown when the object is made and never again, so a repetition says ``null``."""
+
+_FORM = "reads_form"
 
 View = Callable[..., Any]
 
@@ -53,7 +56,8 @@ def _once(view: View) -> View:
             if key is None:
                 return view(request, *args, **kwargs)
             caller: str = request.auth.name  # type: ignore[attr-defined]
-            return once(caller, key, _fingerprint(request), lambda: view(request, *args, **kwargs))
+            said = _form(request) if hasattr(view, _FORM) else request.body
+            return once(caller, key, _fingerprint(request, said), lambda: view(request, *args, **kwargs))
 
     return run
 
@@ -81,9 +85,29 @@ def _kept(result: Any) -> tuple[int, bytes]:
     return status, b"" if body is None else _saved(body)
 
 
-def _fingerprint(request: HttpRequest) -> bytes:
+def _fingerprint(request: HttpRequest, said: bytes) -> bytes:
     head = f"{request.method} {request.get_full_path()}\0".encode()
-    return sha256(head + request.body).digest()
+    return sha256(head + said).digest()
+
+
+def reads_form(view: View) -> View:
+    """Marks a view whose body is multipart/form-data: each time it is sent, its parts have other boundaries."""
+    setattr(view, _FORM, True)
+    return view
+
+
+def _form(request: HttpRequest) -> bytes:
+    """What stands in the form, whatever is between its parts."""
+    sent = [(name, file) for name, files in sorted(request.FILES.lists()) for file in files]
+    found = [(name, file.name, _digest(file)) for name, file in sent]
+    return orjson.dumps([sorted(request.POST.lists()), found])
+
+
+def _digest(file: UploadedFile[Any]) -> str:
+    digest = sha256()
+    for chunk in file.chunks():  # from its beginning each time
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _saved(body: BaseModel) -> bytes:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from gateway.api.mutations import HEADER, MOST_KEY, REPLAYED
+from gateway.api.openapi_answers import HEADERS, describe, headers
 from gateway.api.openapi_streams import add_streams
 
 SERVERS = [{"url": "/", "description": "This installation"}]
@@ -129,6 +130,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     add_streams(schema)
     components["securitySchemes"] = _SCHEMES
     components["parameters"] = {"IdempotencyKey": _ONCE}
+    components["headers"] = HEADERS
     _without_null_defaults(components["schemas"])
     components["responses"] = {status: _error(status, text) for status, text in _ERRORS.items()}
     schema["servers"] = SERVERS
@@ -136,6 +138,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             _complete(path, method, operation)
+            describe(path, method, operation, components["schemas"])
             found.update(operation["tags"])
     schema["tags"] = [{"name": tag, "description": _about(tag)} for tag in sorted(found)]
     return schema
@@ -189,12 +192,11 @@ def _without_default_body(operation: dict[str, Any]) -> None:
 def _error(status: str, text: str) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "description": text,
+        "headers": headers(*(("retry-after",) if status in _WAITING else ())),
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
-    if status in _WAITING:
-        answer["headers"] = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer", "minimum": 1}}}
     if status == "401":
-        answer["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+        answer["headers"]["www-authenticate"] = {"schema": {"type": "string"}}
     return answer
 
 

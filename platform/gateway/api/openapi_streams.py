@@ -74,32 +74,34 @@ _INFERENCE = (
 _SOCKET = (
     "WebSocket. Programs send `Authorization: Bearer <key>`; browsers the subprotocols `loraplex.v1` and "
     "`ticket.<ticket>`. In: `{type: request, id, body}` (a chat completion body), `{type: cancel, id}`, "
-    "`{type: ping}`; out: `{type: chunk, id, data}`, then `{type: done, id}` or `{type: error, id, error}`; "
+    "`{type: ping}`; out: `{type: chunk, id, data}`, then `{type: done, id}` or `{type: error, id, error}`, "
+    "with `retry_after_ms` where trying again may help; "
     "`{type: pong}`. All frames, how a lost connection is resumed, and the close codes: docs/api.md."
 )
+FILE_FORM = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file", "purpose"],
+                "additionalProperties": False,
+                "properties": {
+                    "file": {"type": "string", "format": "binary"},
+                    "purpose": {"type": "string", "enum": ["batch"]},
+                    "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                    "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
+                },
+                "examples": [{"purpose": "batch", "file": "the lines of requests.jsonl"}],
+            }
+        }
+    },
+}
 _UPLOAD = {
     "operationId": "upload_file",
     "tags": ["files"],
     "summary": "Upload a batch's input, as a form",
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file", "purpose"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "file": {"type": "string", "format": "binary"},
-                        "purpose": {"type": "string", "enum": ["batch"]},
-                        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
-                        "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
-                    },
-                    "examples": [{"purpose": "batch", "file": "the lines of requests.jsonl"}],
-                }
-            }
-        },
-    },
+    "requestBody": FILE_FORM,
     "responses": {
         "200": {
             "description": "The file",

@@ -37,7 +37,7 @@ class Deleted(Storing):
     deleted: int = Field(description="How many requests' prompts and answers were deleted")
 
 
-class Message(Schema):
+class PayloadMessage(Schema):
     role: str
     content: str
 
@@ -46,7 +46,7 @@ class Payload(Schema):
     """What a request asked and was answered. Both are cut where ``…_characters`` is more than what is here."""
 
     request: str
-    prompt: list[Message]
+    prompt: list[PayloadMessage]
     answers: list[str] = Field(description="One for each choice")
     prompt_characters: int
     answer_characters: int

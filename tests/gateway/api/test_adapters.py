@@ -153,6 +153,27 @@ def test_a_rejected_version_says_everything_that_is_wrong(caller: Make, base: Ba
     assert all(fields[name] for name in ("bias", "surprise", "modules_to_save", "r"))
 
 
+def test_two_versions_are_compared(caller: Make, operator: Caller, base: BaseModel, tmp_path: Path) -> None:
+    developer, viewer = caller("developer"), caller("viewer")
+    uploaded(developer, contents(write_adapter(tmp_path / "one")))
+    uploaded(developer, contents(write_adapter(tmp_path / "two", rank=4)))
+    found = viewer.get("/api/adapters/pirate/compare?from=1&to=2").json()
+    assert (found["before"], found["after"], found["same_modules"]) == (1, 2, 0)
+    figures = {change["name"]: (change["before"], change["after"]) for change in found["figures"]}
+    assert figures["largest rank"] == (2, 4)
+    assert {"name": "r", "before": 2, "after": 4} in found["config"]
+    assert {(change["before"]["rank"], change["after"]["rank"]) for change in found["modules"]} == {(2, 4)}
+    own = operator.get("/api/operator/tenants/acme/adapters/pirate/compare?from=1&to=2")
+    assert (own.status_code, own.json()) == (200, found)
+    same = viewer.get("/api/adapters/pirate/compare?from=2&to=2").json()
+    assert (same["figures"], same["config"], same["modules"]) == ([], [], [])
+    assert same["same_modules"] == len(found["modules"])
+    for query, param in (("", "from"), ("?from=1", "to"), ("?from=0&to=1", "from"), ("?from=1&to=x", "to")):
+        assert error(viewer.get(f"/api/adapters/pirate/compare{query}"), 400)["param"] == param
+    for query in ("from=1&to=3", f"from={'9' * 30}&to=1"):
+        error(viewer.get(f"/api/adapters/pirate/compare?{query}"), 404)
+
+
 def test_pages_of_adapters_and_versions(caller: Make, base: BaseModel, tenant: Tenant) -> None:
     for name in ("c", "a", "b"):
         adapter = Adapter.objects.create(tenant=tenant, name=name, base_model=base)
@@ -218,6 +239,7 @@ def test_a_stranger_finds_no_adapter(caller: Make, stranger: Caller, parts: dict
         ("delete", "/api/adapters/pirate", None),
         ("get", "/api/adapters/pirate/versions", None),
         ("get", "/api/adapters/pirate/versions/1", None),
+        ("get", "/api/adapters/pirate/compare?from=1&to=1", None),
         ("delete", "/api/adapters/pirate/versions/1", None),
         ("get", "/api/adapters/pirate/shares", None),
         ("post", "/api/adapters/pirate/shares", {"account_id": str(uuid4())}),

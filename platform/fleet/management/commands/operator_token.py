@@ -6,6 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from tenants import audit
+from tenants.actors import of_command
 from tenants.grants import operator_token
 from tenants.management.command import JsonCommand
 
@@ -15,7 +17,8 @@ LONGEST_MINUTES = 366 * 24 * 60
 class Command(JsonCommand):
     help = (
         "Print a token for operating workers: their metrics with the names of tenants and adapters, public prefixes, "
-        "loading adapters. It cannot be taken back: until it ends, only another grant key makes it worthless."
+        "loading adapters. It cannot be taken back: until it ends, only another grant key makes it worthless. Each is "
+        "an entry in the audit log."
     )
     example = "manage.py operator_token --minutes 10"
 
@@ -28,7 +31,9 @@ class Command(JsonCommand):
         if not 1 <= minutes <= LONGEST_MINUTES:
             raise CommandError(f"--minutes has to be between 1 and {LONGEST_MINUTES}.")
         expires = datetime.fromtimestamp(int(time.time()) + minutes * 60, UTC)
-        return {"token": operator_token(lifetime=minutes * 60), "expires_at": expires.isoformat()}
+        token = operator_token(lifetime=minutes * 60)
+        audit.record(of_command(), "operator_token.issued", "workers", tenant=None, after={"expires_at": expires})
+        return {"token": token, "expires_at": expires.isoformat()}
 
     def describe(self, result: dict[str, Any]) -> str:
         """The token alone, for ``$(…)`` and files that a scraper reads."""

@@ -18,7 +18,7 @@ from tenants import adapters, base_models
 router = management_router("operators: public prefixes", OperatorBearer())
 
 
-class Message(BaseModel):
+class PrefixMessage(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["system", "user", "assistant"]
@@ -33,7 +33,7 @@ class PublicPrefixObject(Schema):
     model: str
     adapter: str | None = Field(description="for what this adapter stands for; `null`: for the base model alone")
     prompt: str | None
-    messages: list[Message] | None
+    messages: list[PrefixMessage] | None
     tokens: int
     shared_tokens: int
     created_at: datetime
@@ -55,7 +55,7 @@ class NewPublicPrefix(Body):
     name: Text = Field(max_length=64, description="letters, digits, hyphens, underscores")
     model: Text = Field(max_length=100, description="the base model")
     adapter: Text | None = Field(None, max_length=200, description="`owner/name`: for it instead of the base model")
-    messages: list[Message] | None = Field(None, min_length=1, max_length=public_prefixes.MOST_MESSAGES)
+    messages: list[PrefixMessage] | None = Field(None, min_length=1, max_length=public_prefixes.MOST_MESSAGES)
     prompt: Text | None = Field(None, max_length=public_prefixes.MOST_CHARACTERS, description="of completions")
 
 

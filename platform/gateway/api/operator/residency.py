@@ -26,7 +26,7 @@ class Resident(Schema):
 
 
 class WorkerResidency(Schema):
-    """``missing``: will be loaded within seconds. ``left_out``: pinned adapters and canaries that found no slot."""
+    """``missing``: will be loaded within seconds. ``left_out``: pinned adapters that found no slot."""
 
     worker: str
     base_model: str
