@@ -29,8 +29,8 @@ UPDATE tenants_batch
     SELECT b.id FROM tenants_batch b
      WHERE b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling')
        AND (b.held_until IS NULL OR b.held_until < now())
-       AND (b.resume_at IS NULL OR b.resume_at <= now() OR b.expires_at <= now())
-       AND b.tenant_id <> ALL (%(tenants)s::uuid[])
+       AND (b.resume_at IS NULL OR b.resume_at <= now())
+       AND COALESCE(b.tenant_id <> ALL (%(tenants)s::uuid[]), b.status = 'cancelling' OR b.expires_at <= now())
      ORDER BY (b.status = 'cancelling') DESC,
               (SELECT max(o.worked_at) FROM tenants_batch o WHERE o.tenant_id = b.tenant_id) NULLS FIRST, b.id
      LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
@@ -43,7 +43,7 @@ def waiting(seconds: float = 0.0) -> bool:
     """Whether there is a batch that somebody could take up now. :param seconds: and could have for so long."""
     now = timezone.now() - timedelta(seconds=seconds)
     free = Q(held_until=None) | Q(held_until__lt=now)
-    due = Q(resume_at=None) | Q(resume_at__lte=now) | Q(expires_at__lte=now)
+    due = Q(resume_at=None) | Q(resume_at__lte=now)
     untouched = Q(worked_at=None) | Q(worked_at__lte=now)
     found = Batch.objects.unscoped().filter(free, due, untouched, created_at__lte=now, status__in=Batch.UNFINISHED)
     return found.exists()
@@ -54,10 +54,15 @@ def at_work() -> bool:
     return Batch.objects.unscoped().filter(held_until__gt=timezone.now(), status__in=Batch.UNFINISHED).exists()
 
 
-def claim(runner: str, tenants: Collection[Any]) -> Batch | None:
-    """Take up the batch whose turn it is. :param tenants: of whom none is wanted: the runner has one of theirs."""
+def claim(runner: str, tenants: Collection[Any] | None) -> Batch | None:
+    """Take up the batch whose turn it is.
+
+    :param tenants: of whom none is wanted: the runner has one of theirs. ``None``: anybody's, if it was cancelled or
+        its time is over.
+    """
+    without = None if tenants is None else list(tenants)
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, {"runner": runner, "hold": int(HOLD.total_seconds()), "tenants": list(tenants)})
+        cursor.execute(_CLAIM, {"runner": runner, "hold": int(HOLD.total_seconds()), "tenants": without})
         row = cursor.fetchone()
     if row is None:
         return None
@@ -73,7 +78,7 @@ def renew(runner: str, batch_ids: Sequence[str]) -> dict[str, str]:
 
 
 def release(runner: str, batch: Batch, resume_at: datetime | None = None) -> None:
-    """Let somebody else have it. :param resume_at: not before then."""
+    """Let somebody else have it. :param resume_at: not before then, be its time over or not."""
     _mine(runner, batch).update(runner="", held_until=None, resume_at=resume_at)
 
 

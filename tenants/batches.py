@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from tenants import audit
+from tenants import audit, files
 from tenants.actors import Actor
 from tenants.callers import Caller, Role
 from tenants.errors import Conflict, Forbidden, Invalid, NotFound, Suspended
@@ -41,7 +41,7 @@ def create(
     :param output_seconds: how long its output files are kept; ``None``: as long as other files.
 
     Raises :class:`~tenants.errors.Invalid`, :class:`~tenants.errors.NotFound` for the file,
-    :class:`~tenants.errors.Conflict` where too many of the tenant's are unfinished.
+    :class:`~tenants.errors.Conflict` where too many of the tenant's are unfinished, or its files above their limits.
     """
     if endpoint not in ENDPOINTS:
         raise Invalid(f"endpoint has to be {' or '.join(ENDPOINTS)}.", "endpoint")
@@ -53,8 +53,8 @@ def create(
             raise Suspended
         now = timezone.now()
         # Locked, so that nobody deletes it meanwhile.
-        files = File.objects.select_for_update().filter(tenant=tenant, pk=input_file_id, expires_at__gt=now)
-        file: File | None = files.first()
+        unexpired = File.objects.select_for_update().filter(tenant=tenant, pk=input_file_id, expires_at__gt=now)
+        file: File | None = unexpired.first()
         if file is None:
             raise NotFound("file", input_file_id, "input_file_id")
         if file.purpose != File.Purpose.BATCH:
@@ -62,6 +62,7 @@ def create(
         if Batch.objects.filter(tenant=tenant, status__in=Batch.UNFINISHED).count() >= MOST_UNFINISHED:
             message = f"{MOST_UNFINISHED} batches are not finished yet, which is the limit."
             raise Conflict(message, code="too_many_batches")
+        files.check_within_limits(tenant)
         batch: Batch = Batch.objects.create(
             tenant=tenant,
             key=key,

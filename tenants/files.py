@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Sum
+from django.db.models import Count, Sum
 from django.utils import timezone
 
 from tenants import audit
@@ -30,6 +31,7 @@ SHORTEST, LONGEST = 3600, 30 * 24 * 3600
 
 _CHUNK = 1 << 18
 _INCOMING = "incoming"
+_AT_ONCE = 1000
 _ORPHAN_SECONDS = 24 * 3600
 """Content without a row this old belongs to an upload or a batch that was killed."""
 
@@ -71,14 +73,33 @@ def check_room(tenant: Tenant, num_bytes: int) -> None:
     """Raises :class:`~tenants.errors.Conflict` where the tenant has too many files, or too large ones; see `keep`."""
     if tenant.state != Tenant.State.ACTIVE:
         raise Suspended
-    mine = File.objects.filter(tenant=tenant)
-    if mine.count() >= settings.MAX_FILES:
+    count, used = _used(tenant)
+    if count >= settings.MAX_FILES:
         raise Conflict(f"You have {settings.MAX_FILES} files already, which is the limit.", code="too_many_files")
-    used = mine.aggregate(used=Sum("num_bytes"))["used"] or 0
     if used + num_bytes > settings.MAX_FILES_BYTES:
         left = max(settings.MAX_FILES_BYTES - used, 0)
         message = f"The file has {num_bytes} bytes; of your limit of {settings.MAX_FILES_BYTES}, {left} are left."
         raise Conflict(message, "file", "file_quota_exceeded")
+
+
+def check_within_limits(tenant: Tenant) -> None:
+    """What a batch writes is never refused, so that none may begin once it has brought the tenant above a limit.
+
+    Raises :class:`~tenants.errors.Conflict`.
+    """
+    count, used = _used(tenant)
+    if count > settings.MAX_FILES:
+        message = f"You have {count} files, above the limit of {settings.MAX_FILES}: delete some first."
+        raise Conflict(message, code="too_many_files")
+    if used > settings.MAX_FILES_BYTES:
+        message = f"Your files have {used} bytes, above your limit of {settings.MAX_FILES_BYTES}: delete some first."
+        raise Conflict(message, code="file_quota_exceeded")
+
+
+def _used(tenant: Tenant) -> tuple[int, int]:
+    """How many files it has, and their bytes."""
+    found = File.objects.filter(tenant=tenant).aggregate(count=Count("pk"), used=Sum("num_bytes", default=0))
+    return found["count"], found["used"]
 
 
 def seconds_kept(anchor: str | None, seconds: int | None, param: str) -> timedelta:
@@ -143,12 +164,15 @@ def collect() -> int:
     now, gone = timezone.now(), 0
     reading = Batch.objects.unscoped().filter(status__in=Batch.UNFINISHED).values("input_file_id")
     expired = File.objects.unscoped().filter(expires_at__lte=now).exclude(pk__in=reading)
-    for file in expired[:1000]:
+    for file in expired[:_AT_ONCE]:
         # Content goes last: without its row it is nobody's, and found again below if this process dies in between.
         deleted, _ = File.objects.filter(tenant_id=file.tenant_id, pk=file.pk, expires_at__lte=now).delete()
         content_path(file).unlink(missing_ok=True)
         gone += deleted
-    return gone + sum(_collect_orphan(path) for path in _old_content())
+    old = _old_content()
+    while paths := list(islice(old, _AT_ONCE)):
+        gone += _collect_orphans(paths)
+    return gone
 
 
 def _old_content() -> Iterator[Path]:
@@ -159,11 +183,13 @@ def _old_content() -> Iterator[Path]:
                 yield path
 
 
-def _collect_orphan(path: Path) -> int:
-    if path.parent.name != _INCOMING and File.objects.unscoped().filter(pk=path.name).exists():
-        return 0
-    path.unlink(missing_ok=True)
-    return 1
+def _collect_orphans(paths: Sequence[Path]) -> int:
+    names = [path.name for path in paths if path.parent.name != _INCOMING]
+    known = set(File.objects.unscoped().filter(pk__in=names).values_list("pk", flat=True))
+    orphans = [path for path in paths if path.parent.name == _INCOMING or path.name not in known]
+    for path in orphans:
+        path.unlink(missing_ok=True)
+    return len(orphans)
 
 
 def _sync(folder: Path) -> None:

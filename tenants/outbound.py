@@ -30,7 +30,11 @@ SECONDS = 10.0
 MOST_ANSWER = 64 * 1024
 KEPT_ANSWER = 1024
 _MOST_URL = 2000
-_RESOLVERS = 16
+_RESOLVERS = 64
+"""As many as there are calls at once: a name whose resolver hangs holds one for as long as it likes, and no other call
+waits behind it. Threads are made as they are needed.
+"""
+
 _NAT64 = IPv6Network("64:ff9b::/96")
 _SPECIAL = (
     IPv4Network("192.0.0.0/24"),  # IETF protocol assignments, whole: Python takes two of them for public

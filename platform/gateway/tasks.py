@@ -10,7 +10,7 @@ from gateway.batches import runner
 from tenants import batch_work, files
 
 SLICE_SECONDS = 3600
-"""After so long the process begins anew, so that its queue and its memory do."""
+"""After so long the task ends where it can: while it runs, nobody takes the clock's messages off its queue."""
 
 
 # Acknowledged at once and never repeated by the broker: the periodic message, not this one, finds what is left.

@@ -110,6 +110,23 @@ def test_unfinished_batches_have_a_limit(acme: Tenant, key: ApiKey, monkeypatch:
     assert {result.code for result in results if isinstance(result, Conflict)} == {"too_many_batches"}
 
 
+def test_above_its_limits_a_tenant_begins_no_batch(acme: Tenant, key: ApiKey, settings: Any) -> None:
+    file = upload(acme, b"x" * 100)
+    settings.MAX_FILES, settings.MAX_FILES_BYTES = 1, 100
+    assert create(key, file)
+    settings.MAX_FILES_BYTES = 99
+    with pytest.raises(Conflict, match="have 100 bytes, above your limit of 99") as refused:
+        create(key, file)
+    assert refused.value.code == "file_quota_exceeded"
+    settings.MAX_FILES, settings.MAX_FILES_BYTES = 1, 1000
+    path = files.incoming()
+    path.write_bytes(b"x")
+    files.keep(acme, path, "out", File.Purpose.BATCH_OUTPUT, files.KEPT)
+    with pytest.raises(Conflict, match="2 files") as refused:
+        create(key, file)
+    assert refused.value.code == "too_many_files"
+
+
 # Deletion and expiry --------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +193,22 @@ def test_content_that_nobody_knows_is_collected_after_a_day(acme: Tenant, monkey
     assert not half.exists()
 
 
+def test_content_is_looked_up_many_at_once(
+    acme: Tenant, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+) -> None:
+    kept = [upload(acme) for _ in range(7)]
+    orphans = [files.content_path(kept[0]).with_name(f"file-dead-{n}") for n in range(3)]
+    for path in orphans:
+        path.write_bytes(b"x")
+    monkeypatch.setattr(files, "_AT_ONCE", 5)
+    later = time.time() + 25 * 3600
+    monkeypatch.setattr(files.time, "time", lambda: later)
+    with django_assert_num_queries(1 + 2):
+        assert files.collect() == 3
+    assert all(files.content_path(file).exists() for file in kept)
+    assert not any(path.exists() for path in orphans)
+
+
 def test_content_is_for_this_user_alone(acme: Tenant) -> None:
     place = files.content_path(upload(acme))
     assert place == Path(settings.FILES_DIR) / str(acme.pk) / place.name
@@ -223,6 +256,16 @@ def test_a_batch_that_is_held_or_rests_is_nobody_elses(acme: Tenant, key: ApiKey
     assert batch_work.claim("b", []) == batch
     assert not batch_work.begin("a", batch, 3)
     assert not batch_work.finish("a", batch, Batch.Status.CANCELLED, None, None)
+
+
+def test_what_is_to_be_cut_off_is_anybodys(acme: Tenant, key: ApiKey) -> None:
+    file = upload(acme)
+    cancelled, running, expired = (create(key, file) for _ in range(3))
+    batches.cancel(ACTOR, acme, cancelled.pk)
+    Batch.objects.filter(tenant=acme, pk=expired.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert batch_work.claim("a", [acme.pk]) is None
+    assert [batch_work.claim("a", None) for _ in range(3)] == [cancelled, expired, None]
+    assert batch_work.claim("a", []) == running
 
 
 def test_doctor_finds_a_batch_that_nobody_takes_up(acme: Tenant, key: ApiKey) -> None:

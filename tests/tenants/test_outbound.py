@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tenants import outbound
 from tenants.errors import Invalid
 from tenants.outbound import check_url, may_call
+from tenants.webhook_delivery import _AT_ONCE
 from tests.tenants.receiver import receiver
 
 INSIDE = [
@@ -178,6 +180,30 @@ def test_a_name_is_resolved_once_and_its_address_called(http: Any, monkeypatch: 
         answer = asyncio.run(post(f"http://rebinding.example:{port}/hook"))
         assert (answer.status, asked) == (200, ["rebinding.example"])
         assert server.got[0].headers["host"] == f"rebinding.example:{port}"
+
+
+def test_names_whose_resolver_hangs_hold_up_no_other(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others of the deliveries that are made at once."""
+    let_go = threading.Event()
+
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        if host != "quick.example":
+            let_go.wait(30)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", port))]
+
+    monkeypatch.setattr(outbound.socket, "getaddrinfo", getaddrinfo)
+
+    async def ask() -> outbound.Answer:
+        async with outbound.caller() as calls:
+            others = [asyncio.create_task(calls.post(f"http://h{n}.example/", {}, b"")) for n in range(_AT_ONCE - 1)]
+            try:
+                await asyncio.sleep(0)  # all of them have asked
+                return await calls.post("http://quick.example/", {}, b"")
+            finally:
+                let_go.set()
+                await asyncio.gather(*others)
+
+    assert asyncio.run(ask()).error == "quick.example leads to an address that is not public."
 
 
 def test_a_proxy_of_the_environment_is_not_used(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:

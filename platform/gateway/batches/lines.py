@@ -71,9 +71,12 @@ def line_of(number: int, text: bytes | None, endpoint: str) -> Line:
     return Line(number, data["custom_id"], request)
 
 
-def custom_id_of(text: bytes | None) -> str:
-    """Of a line that was found valid once. Raises as :func:`line_of`."""
-    custom_id: str = _object(text or b"")["custom_id"]
+def custom_id_of(number: int, text: bytes | None) -> str:
+    """Of a line that was found valid once. If it is not any more, as under a lower limit of bodies, which one it is."""
+    try:
+        custom_id: str = _object(text or b"")["custom_id"]
+    except ApiError:
+        return f"line {number} of the input"
     return custom_id
 
 

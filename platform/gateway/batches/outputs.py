@@ -33,7 +33,7 @@ def failures(batch: Batch, source: Path | None) -> tuple[Path | None, int]:
             for number, text in texts:
                 if number not in done:
                     missing += 1
-                    yield expired_line(custom_id_of(text))
+                    yield expired_line(custom_id_of(number, text))
 
     path = _write(lines())
     return path, missing

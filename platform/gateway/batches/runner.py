@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connections
 from django.utils import timezone
 
+from gateway.batches.places import Places
 from gateway.batches.work import Work, orm
 from gateway.services import Services
 from tenants import batch_work
@@ -22,6 +23,16 @@ logger = logging.getLogger(__name__)
 
 MOST_BATCHES = 16
 """Batches that one process holds at once; each may be waiting for its tenant's limits most of the time."""
+
+MOST_ENDING = 4
+"""Fewer of a process's batches than these are cut off: then it takes up others to cut them off, cancelled or past their
+time, which wait neither for one of their tenant's nor for room among :data:`MOST_BATCHES`.
+"""
+
+GRACE_SECONDS = 60.0
+"""When a runner's time is over, no line begins for so long. If one runs even then, all go on for that time once more:
+nobody's lines wait for somebody's that take hours.
+"""
 
 LOOK_SECONDS = 1.0
 REST_AFTER_ERROR = timedelta(seconds=30)
@@ -34,43 +45,59 @@ class Runner:
         self._name = uuid4().hex
         self._services = services
         self._stopping = stopping
-        self._places = asyncio.Semaphore(settings.BATCH_CONCURRENCY)
+        self._places = Places(settings.BATCH_CONCURRENCY)
         self._works: dict[asyncio.Task[None], Work] = {}
 
     async def run(self, seconds: float) -> int:
-        """Until nothing waits, or so many seconds have passed and what had begun by then has come to rest.
+        """Until nothing waits, or so many seconds have passed and no line runs.
 
         :returns: how many times a batch was taken up.
         """
         deadline, taken = time.monotonic() + seconds, 0
         try:
             while not self._stopping():
-                over = time.monotonic() > deadline
-                taken += 0 if over else await self._take()
+                now = time.monotonic()
+                if now > deadline + GRACE_SECONDS:
+                    deadline = now + seconds
+                over = now > deadline
+                self._begin_lines(over)
+                taken += await self._take(over)
                 if not self._works:
                     return taken
                 await asyncio.wait(self._works, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                await self._look(over)
+                await self._look()
             return taken
         finally:
             await self._stop()
 
-    async def _take(self) -> int:
-        """As many as there is room for. Returns how many."""
+    def _begin_lines(self, over: bool) -> None:
+        """Unless it is over: then, once no line runs, all batches rest."""
+        idle = over and not self._places.taken
+        if idle:
+            for work in self._works.values():
+                work.rest(0.0)
+        self._places.look(closed=over and not idle)  # what waits for a place has to learn that its batch rests
+
+    async def _take(self, over: bool) -> int:
+        """As many as there is room for; once it is over, only such as are to be cut off. Returns how many."""
         taken = 0
-        while len(self._works) < MOST_BATCHES:
-            tenants = [work.batch.tenant_id for work in self._works.values()]
-            try:
-                batch: Batch | None = await orm(batch_work.claim, self._name, tenants)
-            except (DatabaseError, InterfaceError) as error:
-                logger.warning("no batch can be taken up: %s", error)
-                break
-            if batch is None:
-                break
-            work = Work(self._name, self._services, batch, self._places)
-            self._works[asyncio.create_task(self._drive(work))] = work
-            taken += 1
+        try:
+            while (batch := await self._claim(over)) is not None:
+                work = Work(self._name, self._services, batch, self._places)
+                self._works[asyncio.create_task(self._drive(work))] = work
+                taken += 1
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("no batch can be taken up: %s", error)
         return taken
+
+    async def _claim(self, over: bool) -> Batch | None:
+        batch: Batch | None = None
+        works = self._works.values()
+        if not over and len(works) < MOST_BATCHES:
+            batch = await orm(batch_work.claim, self._name, [work.batch.tenant_id for work in works])
+        if batch is None and sum(work.is_cut for work in works) < MOST_ENDING:
+            batch = await orm(batch_work.claim, self._name, None)
+        return batch
 
     async def _drive(self, work: Work) -> None:
         try:
@@ -79,7 +106,7 @@ class Runner:
             logger.exception("batch %s is put down", work.batch)
             await self._put_down(work, timezone.now() + REST_AFTER_ERROR)
 
-    async def _look(self, over: bool) -> None:
+    async def _look(self) -> None:
         """Forget what has ended; go on holding the rest, and hear of what happened to it."""
         for task in [task for task in self._works if task.done()]:
             del self._works[task]
@@ -96,8 +123,6 @@ class Runner:
                 work.cut(Batch.Status.CANCELLED)
             elif timezone.now() >= work.batch.expires_at:
                 work.cut(Batch.Status.EXPIRED)
-            elif over:
-                work.rest(0.0)
 
     async def _stop(self) -> None:
         for task in self._works:

@@ -21,6 +21,7 @@ from gateway.batches import outputs
 from gateway.batches.line_run import LineRun, LineTransport, record_error
 from gateway.batches.lines import Line, check, custom_id_of, line_of, read
 from gateway.batches.pace import LONGEST_REST, LONGEST_WAIT, Pace, may_succeed_later
+from gateway.batches.places import Places
 from gateway.errors import ApiError, error_of, overloaded
 from gateway.services import Services
 from gateway.transport import serve
@@ -68,21 +69,33 @@ async def aside(function: Callable[..., Result], *arguments: Any) -> Result:
 class Work:
     """:ivar batch: as it stood when it was taken up.
 
-    :param places: how many lines may run at once over all batches of the runner.
+    :param places: of the lines of all batches of the runner.
     """
 
-    def __init__(self, runner: str, services: Services, batch: Batch, places: asyncio.Semaphore) -> None:
+    def __init__(self, runner: str, services: Services, batch: Batch, places: Places) -> None:
         self.batch = batch
         self._runner = runner
         self._services = services
         self._places = places
         self._pace = Pace(settings.BATCH_CONCURRENCY)
         self._lines: asyncio.Task[None] | None = None
-        self._cut: Status | None = None
+        self._cut = _cut_of(batch)
         self._rest: float | None = None
         self._access: tuple[float, Access] | None = None
         self._source: Iterator[tuple[int, bytes | None]] | None = None
         self._turn = asyncio.Lock()
+        self._reading = 0  # of those that take line after line
+
+    @property
+    def is_cut(self) -> bool:
+        return self._cut is not None
+
+    @property
+    def wants(self) -> int:
+        """Lines that it would run now."""
+        if self._rest is not None or self._pace.wait():
+            return 0
+        return min(self._pace.at_once, self._reading)
 
     def cut(self, status: Status) -> None:
         """Stop its lines now; it ends as ``cancelled`` or ``expired``."""
@@ -98,10 +111,6 @@ class Work:
     async def run(self) -> None:
         """To its end, or until it rests; it is the runner's no more then."""
         batch = self.batch
-        if timezone.now() >= batch.expires_at:
-            self._cut = Status.EXPIRED
-        if batch.status == Status.CANCELLING:
-            self._cut = Status.CANCELLED
         if batch.status == Status.VALIDATING and self._cut is None and not await self._validate():
             return
         if batch.status in (Status.VALIDATING, Status.IN_PROGRESS) and self._cut is None:
@@ -141,6 +150,8 @@ class Work:
         done = await orm(batch_work.done_lines, self.batch)
         self._source = ((number, text) for number, text in read(path) if number not in done)
         self._lines = asyncio.create_task(self._all_lines())
+        if self.is_cut:  # while the input was looked for
+            self._lines.cancel()
         try:
             await self._lines
         except asyncio.CancelledError:
@@ -149,20 +160,23 @@ class Work:
                 raise
 
     async def _all_lines(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for index in range(settings.BATCH_CONCURRENCY):
-                group.create_task(self._one_after_the_other(index))
+        self._reading = settings.BATCH_CONCURRENCY
+        with self._places.shared_with(self):
+            async with asyncio.TaskGroup() as group:
+                for index in range(settings.BATCH_CONCURRENCY):
+                    group.create_task(self._one_after_the_other(index))
 
     async def _one_after_the_other(self, index: int) -> None:
         while True:
             while index >= self._pace.at_once and self._goes_on:  # noqa: ASYNC110 - a limit, a file, a rest: any ends it
                 await asyncio.sleep(0.2)
             if (found := await self._next()) is None:
+                self._reading -= 1
                 return
             try:
                 line = line_of(*found, self.batch.endpoint)
-            except ApiError as error:  # valid when it was checked, by another version of this program
-                await self._fail(found[0], custom_id_of(found[1]), error)
+            except ApiError as error:  # valid when it was checked, by other settings or another version of this program
+                await self._fail(found[0], custom_id_of(*found), error)
             else:
                 await self._answer(line)
 
@@ -190,7 +204,9 @@ class Work:
             if wait:
                 await asyncio.sleep(wait)
                 continue
-            async with self._places:
+            async with self._places.one(self):
+                if self._rest is not None or self._pace.wait():  # since it asked for the place
+                    continue
                 failed = await self._try(line)
             if failed is None:
                 return
@@ -250,7 +266,8 @@ class Work:
         return await orm(find)
 
     async def _put_down(self, seconds: float) -> None:
-        await orm(batch_work.release, self._runner, self.batch, timezone.now() + timedelta(seconds=seconds))
+        resume_at = min(timezone.now() + timedelta(seconds=seconds), self.batch.expires_at)
+        await orm(batch_work.release, self._runner, self.batch, resume_at)
 
     async def _end(self) -> None:
         """Write what there is, and finish."""
@@ -267,12 +284,22 @@ class Work:
         source = await self._input() if began and not cancelled else None
         answers = await aside(outputs.answers, batch)
         failures, missing = await aside(outputs.failures, batch, source)
-        status = self._cut or (Status.EXPIRED if missing else Status.COMPLETED)
+        if cancelled:
+            status = Status.CANCELLED
+        else:  # whatever the hour: its time may have run out, or a runner died, after the last line was done
+            status = Status.EXPIRED if source is None or missing else Status.COMPLETED
         finished = await orm(batch_work.finish, self._runner, batch, status, answers, failures, unfinished=missing)
         if not finished:
             for path in (answers, failures):
                 if path is not None:
                     path.unlink(missing_ok=True)
+
+
+def _cut_of(batch: Batch) -> Status | None:
+    """What it has to end as, as it stands."""
+    if batch.status == Status.CANCELLING:
+        return Status.CANCELLED
+    return Status.EXPIRED if timezone.now() >= batch.expires_at else None
 
 
 def _resolver(pool: Pool, access: Access) -> Callable[[str], object]:

@@ -19,7 +19,7 @@ from gateway import chat
 from gateway.batches import outputs, runner
 from tenants import batch_work, reconciliation, settlement
 from tenants.models import Batch, BatchResult
-from tests.gateway.batches.conftest import Lines, again, content, ended, line, new_batch, started_celery
+from tests.gateway.batches.conftest import Lines, again, content, ended, line, new_batch, soon_over, started_celery
 from tests.gateway.batches.test_running import until
 from tests.gateway.house import Actor, House, wait_for
 
@@ -117,6 +117,26 @@ async def test_what_failed_while_it_was_finished_is_finished_again(
     await runner.run(30, lambda: False)
     assert again(batch).status == "completed"
     each_line_once(house, acme, again(batch), 5)
+
+
+async def test_one_whose_lines_are_all_answered_is_completed_at_whatever_hour(
+    house: House, acme: Actor, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = new_batch(acme, lines(3))
+
+    def die(*arguments: object, **named: object) -> bool:
+        raise RuntimeError("the end of it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_work, "finish", die)
+        await runner.run(30, lambda: False)
+    assert again(batch).status == "finalizing"
+    soon_over(batch, -1)
+    assert not batch_work.waiting(), "it rests after an error, or would fail again and again without end"
+    Batch.objects.unscoped().update(resume_at=None)
+    await runner.run(30, lambda: False)
+    batch = again(batch)
+    assert (batch.status, batch.completed, batch.failed, batch.error_file_id) == ("completed", 3, 0, None)
 
 
 async def test_two_runners_that_both_believe_they_hold_it_charge_each_line_once(

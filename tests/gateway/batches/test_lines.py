@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from gateway.batches.lines import MOST_ERRORS, check, read
+from gateway.batches.lines import MOST_ERRORS, check, custom_id_of, read
 from tenants.batches import MOST_LINES
 from tenants.errors import ModelNotFound
 from tests.gateway.batches.conftest import CHAT, jsonl, line
@@ -69,6 +69,12 @@ def test_a_wrong_line_is_named_with_its_field(tmp_path: Path, text: Any, code: s
     assert (error["line"], error["code"], error["param"]) == (2, code, param)
     json.dumps(error).encode()
     assert "\\u0000" not in json.dumps(error)  # what PostgreSQL's JSON does not take
+
+
+def test_a_line_that_is_not_valid_any_more_is_named_by_its_number() -> None:
+    assert custom_id_of(17, json.dumps(good("a")).encode()) == "a"
+    for text in (None, b"{", b"{}"):
+        assert custom_id_of(17, text) == "line 17 of the input"
 
 
 def test_nothing_is_no_batch(tmp_path: Path) -> None:
