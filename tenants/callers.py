@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from django.db.models import Q
 from django.utils import timezone
 
-from tenants import addresses, keys
+from tenants import addresses, denials, keys
 from tenants.access import address_denied
 from tenants.actors import Actor, of_command
-from tenants.errors import Forbidden, InvalidKey, Suspended
+from tenants.errors import Denied, Forbidden, InvalidKey, KeyEnded, Suspended
 from tenants.models import ApiKey, Member, OperatorKey, Tenant
 
 if TYPE_CHECKING:
@@ -69,20 +69,20 @@ def caller_of_key(text: str, address: str | None, *, inference: bool = False) ->
     :param inference: a key of that scope may call too: OpenAI's own endpoints.
 
     Raises :class:`~tenants.errors.InvalidKey` for every kind of wrong key, :class:`~tenants.errors.Forbidden` for
-    an inference key and where the tenant is suspended, and :class:`~tenants.errors.Denied` for a wrong address.
+    an inference key and where the tenant is suspended, and :class:`~tenants.errors.Denied` for a wrong address. What is
+    refused to whoever holds the key is told to :mod:`tenants.denials`, other than keys of the wrong scope.
     """
     parsed = keys.parse(text)
     key: ApiKey | None = (
         ApiKey.objects.unscoped().select_related("tenant", "member__user").filter(public_id=parsed.public_id).first()
     )
-    if key is None or not _holds(key, parsed) or not (key.member is None or key.member.user.is_active):
+    if key is None or not _matches(key, parsed):
         raise InvalidKey
-    if key.scope != ApiKey.Scope.MANAGE and not inference:
-        raise Forbidden("This key is for inference. Managing what the tenant has needs a key of scope manage.")
-    if not addresses.allowed(addresses.networks(key.allowed_addresses), address):
-        raise address_denied(address)
-    if key.tenant.state != Tenant.State.ACTIVE:
-        raise Suspended
+    try:
+        _check(key, address, inference=inference)
+    except (KeyEnded, Denied, Suspended) as error:
+        denials.tell(key.tenant_id, key.pk, error.code, str(error))
+        raise
     _used(key, parsed)
     role = Role(key.member.role) if key.member is not None else Role.OWNER
     actor = Actor("key", key.public_id, address, operators_key=key.issued_by == "operator")
@@ -93,17 +93,32 @@ def operator_of_key(text: str, address: str | None) -> Operator:
     """Raises :class:`~tenants.errors.InvalidKey`."""
     parsed = keys.parse(text, keys.OPERATOR_PREFIX)
     key = OperatorKey.objects.filter(public_id=parsed.public_id).first()
-    if key is None or not _holds(key, parsed):
+    if key is None or not _matches(key, parsed) or _ended(key):
         raise InvalidKey
     _used(key, parsed)
     return Operator(f"operator:{key.pk}", Actor("operator", key.name, address))
 
 
-def _holds(key: ApiKey | OperatorKey, parsed: keys.ParsedKey) -> bool:
-    if not keys.matches(parsed.secret, bytes(key.digest), key.pepper_version):
-        return False
-    now = timezone.now()
-    return key.revoked_at is None and (key.expires_at is None or key.expires_at > now)
+def _check(key: ApiKey, address: str | None, *, inference: bool) -> None:
+    """Whether whoever holds it may use it now, here and for this."""
+    if _ended(key):
+        raise KeyEnded(key.tenant_id, key.pk, "key_expired" if key.revoked_at is None else "key_revoked")
+    if key.member is not None and not key.member.user.is_active:
+        raise InvalidKey
+    if key.scope != ApiKey.Scope.MANAGE and not inference:
+        raise Forbidden("This key is for inference. Managing what the tenant has needs a key of scope manage.")
+    if not addresses.allowed(addresses.networks(key.allowed_addresses), address):
+        raise address_denied(address)
+    if key.tenant.state != Tenant.State.ACTIVE:
+        raise Suspended
+
+
+def _matches(key: ApiKey | OperatorKey, parsed: keys.ParsedKey) -> bool:
+    return keys.matches(parsed.secret, bytes(key.digest), key.pepper_version)
+
+
+def _ended(key: ApiKey | OperatorKey) -> bool:
+    return key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= timezone.now())
 
 
 def _used(key: ApiKey | OperatorKey, parsed: keys.ParsedKey) -> None:

@@ -8,6 +8,9 @@ loses the counts of its last second.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -144,6 +147,31 @@ def note_refusal(
     request_id = request_id or UUID(str(uuid7()))
     log.add(reason, _Seen(1, now, request_id, _storable(model, 200), _storable(message, 500)))
     log.soon(pool, FLUSH_SECONDS)
+
+
+_told: ContextVar[list[tuple[UUID, int, str, str]] | None] = ContextVar("told", default=None)
+
+
+@contextmanager
+def collected(pool: Pool) -> Iterator[None]:
+    """What :func:`tell` is told in this context, in whichever of its threads, is counted at the end: here, on the
+    pool's event loop.
+    """
+    told: list[tuple[UUID, int, str, str]] = []
+    before = _told.set(told)
+    try:
+        yield
+    finally:
+        _told.reset(before)
+        for tenant_id, key_id, code, message in told:
+            note_refusal(pool, tenant_id, key_id, code, message)
+
+
+def tell(tenant_id: UUID, key_id: int, code: str, message: str) -> None:
+    """As :func:`note_refusal`, from where there is neither pool nor loop. Without :func:`collected` nobody counts."""
+    told = _told.get()
+    if told is not None:
+        told.append((tenant_id, key_id, code, message))
 
 
 def _storable(text: str, most: int) -> str:

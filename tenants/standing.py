@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
+from psycopg.rows import dict_row
 
+from tenants.db import Pool
+from tenants.limit_state import UNIT, LimitState
 from tenants.models import ApiKey, Limits, Member, Tenant
 
 _STANDING = """
@@ -13,7 +17,7 @@ SELECT s.*, a.held_tokens, a.held_cost, a.settled_count, a.settled_tokens, a.set
   FROM tenants_standing(%s, %s, %s, clock_timestamp()) s LEFT JOIN tenants_account a ON a.id = s.account_id
 """
 
-_UNIT = 60_000_000
+_LIMITS = "SELECT * FROM tenants_standing(%s, %s, %s, clock_timestamp())"
 
 
 def standing(tenant: Tenant, member: Member | None = None, key: ApiKey | None = None) -> list[dict[str, Any]]:
@@ -27,6 +31,16 @@ def standing(tenant: Tenant, member: Member | None = None, key: ApiKey | None = 
         cursor.execute(_STANDING, [tenant.pk, member.pk if member else None, key.pk if key else None])
         names = [column.name for column in cursor.description]
         return [_subject(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
+
+
+async def limits_now(pool: Pool, tenant_id: UUID, member_id: int | None, key_id: int | None) -> LimitState:
+    """The limits that an admission for these would go by; takes nothing and waits for no other request.
+
+    Raises ``psycopg.Error`` or ``psycopg_pool.PoolTimeout`` when the database cannot be asked.
+    """
+    async with pool.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(_LIMITS, (tenant_id, member_id, key_id))
+        return LimitState.of_standing(await cursor.fetchall())
 
 
 def _subject(row: dict[str, Any]) -> dict[str, Any]:
@@ -60,4 +74,4 @@ def _subject(row: dict[str, Any]) -> dict[str, Any]:
 
 def _drawn(limit: int | None, units: int | None) -> int | None:
     """What is not in the bucket, a part counted as a whole."""
-    return None if limit is None or units is None else limit - units // _UNIT
+    return None if limit is None or units is None else limit - units // UNIT

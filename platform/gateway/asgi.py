@@ -17,8 +17,9 @@ django.setup(set_prefix=False)
 from console.live import LiveConsumer  # noqa: E402
 from gateway.border import Application, Border, Receive, Send  # noqa: E402
 from gateway.consumers import CompletionConsumer, TextCompletionConsumer  # noqa: E402
-from gateway.errors import not_found  # noqa: E402
+from gateway.errors import not_found, upgrade_required  # noqa: E402
 from gateway.file_upload import FileUpload  # noqa: E402
+from gateway.http import send_json  # noqa: E402
 from gateway.lifespan import Lifespan  # noqa: E402
 from gateway.page_sockets import PageSocket  # noqa: E402
 from gateway.sockets import SocketConsumer, deny  # noqa: E402
@@ -36,6 +37,12 @@ def _impatient(connection: Any, **_: Any) -> None:
 connection_created.connect(_impatient)
 _ = get_resolver().url_patterns  # every view's imports: a fifth of a second that the first request does not wait
 
+
+async def _only_a_socket(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    error = upgrade_required(scope["path"])
+    await send_json(send, error.status, error.payload(), error.all_headers())
+
+
 _pages = Border(cast(Application, PatientHandler()))
 _streams = {
     "/v1/chat/completions": CompletionConsumer.as_asgi(),
@@ -48,6 +55,7 @@ _sockets: dict[str, Application] = {
     "/console/live": _live,
     "/console/t/<slug:tenant>/live": _live,
 }
+_not_upgraded = {"/v1/ws": Border(_only_a_socket)}
 _socket_routes = [path(route.removeprefix("/"), cast(Any, socket)) for route, socket in _sockets.items()]
 
 
@@ -62,7 +70,8 @@ async def _route(scope: dict[str, Any], receive: Receive, send: Send) -> None:
         await receive()
         await deny(scope, send, not_found(scope["path"]))
         return
-    await _streams.get(scope["path"], _pages)(scope, receive, send)
+    application = _streams.get(scope["path"]) or _not_upgraded.get(scope["path"], _pages)
+    await application(scope, receive, send)
 
 
 application = Lifespan(_route)

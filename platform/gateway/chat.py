@@ -20,6 +20,8 @@ from gateway.asked import asked
 from gateway.chunks import Chunks
 from gateway.dispatch import Dispatch
 from gateway.errors import ApiError, code_of, overloaded, shutting_down
+from gateway.ratelimit import limits_of
+from gateway.refusals import record
 from gateway.renderers import check_scores
 from gateway.schemas import AnyRequest, ChatRequest
 from gateway.services import MOST_RUNNING, Services, lost
@@ -28,7 +30,6 @@ from inference.protocol import Delta, Usage, WorkerTimings
 from tenants import payload_log
 from tenants.access import Access, ServedModel
 from tenants.admission import Admitted, admit
-from tenants.denials import note_refusal
 from tenants.errors import Denied
 from tenants.limit_state import LimitState
 from tenants.settlement import Outcome, Timings, settle
@@ -54,7 +55,7 @@ class Run:
     :ivar prompt: token ids, once they are known.
     :ivar emitted: tokens received from the worker so far: what the caller pays for beside the prompt.
     :ivar cached: tokens of the prompt that came from the cache, once the worker has said so.
-    :ivar limits: the caller's limits as admission or its refusal reported them.
+    :ivar limits: the caller's limits as admission or its refusal reported them, or as :meth:`look` found them.
     :ivar fingerprint: of what computes it: the worker's version and weights, the base model, the adapter.
     :ivar ended: nothing more will be generated; the settlement is under way or done.
     """
@@ -113,24 +114,18 @@ class Run:
             self._owner.cancel()
 
     def note(self, error: ApiError, *, recorded: bool) -> None:
-        """Count an error. Refusals that admission did not see are recorded: no such model, or no place for the request
-        before its first token.
+        """Count an error. Refusals before the first token that admission did not see are recorded.
 
         :param recorded: admission has done so.
         """
         self._services.meters.refused(error.code)
-        if recorded:
-            return
-        if error.code == "model_not_found" or (error.status == 503 and self.emitted == 0):
-            note_refusal(
-                self._services.pool,
-                self._access.tenant_id,
-                self._access.key_id,
-                error.code or "",
-                error.message,
-                model=self.request.model,
-                request_id=self.request_id,
-            )
+        if not recorded and not self.emitted:
+            record(self._services.pool, self._access, error, self.request_id, self.request.model)
+
+    async def look(self) -> None:
+        """Where no admission said so: how the caller's limits stand."""
+        if self.limits is None:
+            self.limits = await limits_of(self._services.pool, self._access)
 
     def take_stop(self) -> ApiError | None:
         """After a ``CancelledError`` in the owner: the error of :meth:`stop`, or ``None`` if others cancelled it."""

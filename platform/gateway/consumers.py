@@ -20,6 +20,8 @@ from gateway.chat import Run
 from gateway.errors import ApiError, body_too_large, body_too_late, error_of, method_not_allowed
 from gateway.http import EventTransport, JsonTransport, Send, send_json
 from gateway.parsing import parse, parse_json
+from gateway.ratelimit import limits_of, rate_limit_headers
+from gateway.refusals import record
 from gateway.schemas import AnyRequest, ChatRequest, CompletionRequest
 from gateway.services import Services
 from gateway.transport import ClientGone, serve
@@ -47,13 +49,14 @@ class CompletionConsumer(AsyncHttpConsumer):  # type: ignore[misc]
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self.scope = scope
         self.base_send = send
+        access: Access | None = None
         try:
             access = await self._authenticate()
             body = await _read_body(scope, receive)
         except ClientGone:
             return
         except Exception as error:
-            await self._refuse(error)
+            await self._refuse(error, access)
             return
         work = asyncio.create_task(self._answer(access, body))
         del body  # megabytes, which nobody needs while the request runs
@@ -79,7 +82,7 @@ class CompletionConsumer(AsyncHttpConsumer):  # type: ignore[misc]
             async with turn(services.pool, access, len(body)):
                 request: AnyRequest = parse(self.schema, parse_json(body))
         except (ApiError, Suspended) as error:
-            await self._refuse(error)
+            await self._refuse(error, access)
             return
         del body
         run = Run(services, access, request)
@@ -92,9 +95,14 @@ class CompletionConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         finally:
             transport.close()
 
-    async def _refuse(self, error: Exception) -> None:
-        found = error_of(error)
-        headers = {"x-request-id": str(uuid7())} | found.all_headers()
+    async def _refuse(self, error: Exception, access: Access | None) -> None:
+        """:param access: ``None`` before it is known."""
+        found, request_id = error_of(error), uuid7()
+        headers = {"x-request-id": str(request_id)} | found.all_headers()
+        if access is not None:
+            pool = services_of(self.scope).pool
+            record(pool, access, found, request_id)
+            headers |= rate_limit_headers(await limits_of(pool, access))
         await send_json(self.base_send, found.status, found.payload(), headers)
 
 

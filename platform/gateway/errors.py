@@ -79,6 +79,10 @@ def method_not_allowed(method: str, path: str, allowed: str) -> ApiError:
     return ApiError(405, "method_not_allowed", f"{method} is not possible at {path}.", headers={"allow": allowed})
 
 
+def upgrade_required(path: str) -> ApiError:
+    return ApiError(426, "upgrade_required", f"{path} is a WebSocket.", headers={"upgrade": "websocket"})
+
+
 def body_too_large(limit: int) -> ApiError:
     return ApiError(413, "request_too_large", f"The request is larger than {limit} bytes.")
 

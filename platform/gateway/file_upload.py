@@ -24,13 +24,15 @@ from gateway.api.mutations import HEADER, REPLAYED, once
 from gateway.api.openai_keys import caller_for
 from gateway.auth import address_of, bearer
 from gateway.border import Application, check_host
+from gateway.consumers import services_of
 from gateway.errors import ApiError, bad_request, body_too_large, body_too_late, error_of
 from gateway.http import Send, send_json
 from gateway.multipart import FileForm
+from gateway.ratelimit import limits_of, rate_limit_headers
 from gateway.transport import ClientGone
 from gateway.visitors import caller_of_page, has_token
 from inference.safetensors_header import printable
-from tenants import files
+from tenants import denials, files
 from tenants.callers import Caller, Role
 from tenants.rows import hold_tenant
 
@@ -61,18 +63,25 @@ class FileUpload:
         if scope["method"] != "POST":
             await self._others(scope, receive, send)
             return
-        request_id = {"x-request-id": str(uuid7())}
+        pool = services_of(scope).pool
+        callers: list[Caller] = []
         try:
-            body, headers = await self._take(scope, receive)
+            with denials.collected(pool):
+                body, headers = await self._take(scope, receive, callers)
+            status = 200
         except ClientGone:
             return
         except Exception as error:
             found = error_of(error)
-            await send_json(send, found.status, found.payload(), request_id | found.all_headers())
-            return
-        await send_json(send, 200, body, request_id | headers)
+            status, body, headers = found.status, found.payload(), found.all_headers()
+        if callers and status != 401:
+            headers |= rate_limit_headers(await limits_of(pool, callers[0]))
+        await send_json(send, status, body, {"x-request-id": str(uuid7())} | headers)
 
-    async def _take(self, scope: dict[str, Any], receive: Receive) -> tuple[bytes, dict[str, str]]:
+    async def _take(
+        self, scope: dict[str, Any], receive: Receive, callers: list[Caller]
+    ) -> tuple[bytes, dict[str, str]]:
+        """:param callers: whose it is, once that is known."""
         check_host(scope["headers"])
         door, most = _door(scope), settings.MAX_FILE_BYTES
         declared = _header(scope, b"content-length")
@@ -80,7 +89,7 @@ class FileUpload:
         if size > most + _FORM_BYTES:
             raise body_too_large(most)
         async with ThreadSensitiveContext():
-            caller = await _orm(lambda: _admit(door, max(size - _FORM_BYTES, 0)))
+            caller = await _orm(lambda: _admit(door, max(size - _FORM_BYTES, 0), callers))
             async with self._place(caller), _content() as path:
                 form = FileForm(_header(scope, b"content-type"), path, _NAMES, most)
                 try:
@@ -88,14 +97,15 @@ class FileUpload:
                     digest = await form.finish()
                 finally:
                     form.close()
-                key = _header(scope, HEADER.lower().encode()).decode("latin-1")
-                return await _orm(lambda: _register(door, caller, form, path, digest=digest, key=key or None))
+                return await _orm(lambda: _register(door, caller, form, path, digest=digest, key=_key(scope)))
 
     @asynccontextmanager
     async def _place(self, caller: Caller) -> AsyncIterator[None]:
         tenant = caller.tenant.pk
         if self._uploads[tenant] >= MOST_UPLOADS:
             message = f"{MOST_UPLOADS} files are being uploaded already; try again shortly."
+            if caller.key is not None:
+                denials.tell(tenant, caller.key.pk, "rate_limit_exceeded", message)
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=5.0)
         self._uploads[tenant] += 1
         try:
@@ -109,6 +119,12 @@ class FileUpload:
 def _header(scope: dict[str, Any], name: bytes) -> bytes:
     found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
     return found
+
+
+def _key(scope: dict[str, Any]) -> str | None:
+    """Of its repetitions. One that is sent empty is no key, but sent."""
+    name = HEADER.lower().encode()
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
 
 
 async def _orm(work: Callable[[], Result]) -> Result:
@@ -157,9 +173,10 @@ def _door(scope: dict[str, Any]) -> Callable[[], Caller]:
     return lambda: caller_for(secret, address_of(scope), changes=True)
 
 
-def _admit(door: Callable[[], Caller], size: int) -> Caller:
+def _admit(door: Callable[[], Caller], size: int, callers: list[Caller]) -> Caller:
     """Refuses early what :func:`_register` would refuse after the last byte."""
     caller = door()
+    callers.append(caller)
     files.check_room(caller.tenant, size)
     return caller
 

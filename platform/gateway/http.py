@@ -38,6 +38,12 @@ def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
 
 
+async def _error_headers(run: Run, error: ApiError) -> dict[str, str]:
+    if error.status != 401:  # of nobody
+        await run.look()
+    return _run_headers(run) | error.all_headers()
+
+
 def _run_headers(run: Run) -> dict[str, str]:
     headers = {
         "x-request-id": str(run.request_id),
@@ -61,7 +67,7 @@ class JsonTransport(Transport):
         pass
 
     async def fail(self, run: Run, error: ApiError) -> None:
-        await send_json(self._send, error.status, error.payload(), _run_headers(run) | error.all_headers())
+        await send_json(self._send, error.status, error.payload(), await _error_headers(run, error))
 
 
 class EventTransport(Transport):
@@ -106,7 +112,7 @@ class EventTransport(Transport):
                     await self._write(b"data: %b\n\n" % error.payload(), more=False)
         else:
             self._open = True
-            await send_json(self._send, error.status, error.payload(), _run_headers(run) | error.all_headers())
+            await send_json(self._send, error.status, error.payload(), await _error_headers(run, error))
 
     async def _write(self, data: bytes, *, more: bool = True) -> None:
         self._sending_since = time.monotonic()

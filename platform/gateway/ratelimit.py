@@ -1,10 +1,81 @@
+"""OpenAI's ``x-ratelimit-*`` headers: what admission said of the limits or, for answers that it had no part in, a look
+at them that is remembered for a moment, so that a flood of bad requests costs the database next to nothing.
+"""
+
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from typing import NamedTuple
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from tenants.access import Access
+from tenants.callers import Caller
+from tenants.db import Pool
 from tenants.limit_state import LimitState
+from tenants.standing import limits_now
+
+logger = logging.getLogger(__name__)
+
+TTL_SECONDS = 1.0
+LOOK_SECONDS = 0.5
+"""No answer waits longer for its headers; it then goes without."""
+
+MOST_LOOKS = 1_000
+
+
+class _Subject(NamedTuple):
+    """Whose limits. A ``None`` has none."""
+
+    tenant_id: UUID
+    member_id: int | None
+    key_id: int | None
+
+
+_Looks = OrderedDict[_Subject, tuple[float, asyncio.Task[LimitState | None]]]
+_looks: WeakKeyDictionary[Pool, _Looks] = WeakKeyDictionary()
+
+
+async def limits_of(pool: Pool, who: Access | Caller) -> LimitState | None:
+    """Where the caller's limits stand, or stood up to :data:`TTL_SECONDS` ago; ``None`` where nobody can say. Whoever
+    asks for the same meanwhile shares the look.
+    """
+    subject = _subject(who)
+    looks = _looks.setdefault(pool, OrderedDict())
+    now = time.monotonic()
+    began, look = looks.get(subject, (0.0, None))
+    if look is None or now - began > TTL_SECONDS:
+        look = asyncio.create_task(_look(pool, subject))
+        looks[subject] = now, look
+        looks.move_to_end(subject)
+        if len(looks) > MOST_LOOKS:
+            looks.popitem(last=False)
+    return await asyncio.shield(look)
+
+
+def _subject(who: Access | Caller) -> _Subject:
+    if isinstance(who, Access):
+        return _Subject(who.tenant_id, who.member_id, who.key_id)
+    return _Subject(who.tenant.pk, who.member.pk if who.member else None, who.key.pk if who.key else None)
+
+
+async def _look(pool: Pool, subject: _Subject) -> LimitState | None:
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            return await limits_now(pool, *subject)
+    except (psycopg.Error, PoolTimeout, TimeoutError) as error:
+        logger.warning("limits cannot be looked at: %s", error or type(error).__name__)
+        return None
 
 
 def rate_limit_headers(limits: LimitState | None) -> dict[str, str]:
-    """OpenAI's ``x-ratelimit-*`` headers, of requests and of tokens; nothing of what is not limited."""
+    """Of requests and of tokens; nothing of what is not limited."""
     if limits is None:
         return {}
     headers = {

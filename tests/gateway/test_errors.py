@@ -57,7 +57,8 @@ async def call(
         ("GET", "/v1/models/x", 401),
         ("POST", "/api/ws-tickets", 401),
         ("GET", "/api/usage", 401),
-        ("GET", "/v1/ws", 404),
+        ("GET", "/v1/ws", 426),
+        ("POST", "/v1/ws", 426),
     ],
 )
 async def test_paths_and_methods(gateway: Process, method: str, path: str, status: int) -> None:
@@ -69,6 +70,8 @@ async def test_paths_and_methods(gateway: Process, method: str, path: str, statu
         assert headers["www-authenticate"] == "Bearer"
     if status == 405:
         assert headers["allow"]
+    if status == 426:
+        assert headers["upgrade"] == "websocket"
 
 
 @pytest.mark.parametrize(
