@@ -59,9 +59,9 @@ class Conversation:
         task.add_done_callback(lambda _: self._tasks.pop(identity, None))
 
     def cancel(self, identity: str) -> None:
-        """Without effect when it has just ended by itself."""
+        """Without effect when it has just ended by itself, or was cancelled: its last word may be waiting for room."""
         task = self._tasks.get(identity)
-        if task is not None:
+        if task is not None and not task.cancelling():
             task.cancel()
 
     async def last_words(self, seconds: float) -> None:

@@ -63,13 +63,13 @@ class Dialogue:
         if self._wire is not None:
             await self._wire.put_text(text)
             return
-        identity: str | None = None
-        well_formed = False
+        identity = frames.identity_ahead(text) if len(text) >= LARGE_BYTES else None  # it may be refused unread
+        misuse = False  # refusing a request is none: others may be running on the socket
         try:
             identity, frame = await self._read(text)
             if isinstance(frame, ApiError):
+                misuse = True
                 raise frame
-            well_formed = True
             self._wrong = 0
             await self._act(frame, text)
         except InvalidKey as error:
@@ -79,9 +79,7 @@ class Dialogue:
             raise
         except Exception as error:
             await self._refuse(identity, error)
-            if well_formed:
-                return  # a request that is refused is no misuse of the socket: others may be running on it
-            self._wrong += 1
+            self._wrong += misuse
             if self._wrong > MOST_WRONG_FRAMES:
                 await self._line.shut(frames.WRONG_FRAMES, "too many wrong frames")
 
@@ -115,6 +113,7 @@ class Dialogue:
             case _:
                 access = await self._access()
                 async with turn(self._services.pool, access, len(text)):
+                    self._check_line()  # waiting may have taken long
                     self._running.begin(frame.identity, access, frame.body)
                 self._begun = True
 
@@ -169,7 +168,15 @@ class Dialogue:
         wire.close()
         await self._line.shut(frames.GOING_AWAY, "the process that held the session is gone")
 
+    def _check_line(self) -> None:
+        """Raises ``OSError`` where the session goes on elsewhere, or nowhere: its client does not count on this
+        connection any more, and may have asked again.
+        """
+        if self._session is not None and not self._session.is_on(self._line):
+            raise ConnectionResetError("the session is not on this connection any more")
+
     async def _refuse(self, identity: str | None, error: Exception) -> None:
+        self._check_line()
         if identity in self._running.running:
             identity = None  # an error with it would be the last frame of the request that goes on
         frame = frames.of_error(identity, error_of(error))

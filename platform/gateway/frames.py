@@ -3,13 +3,16 @@
 In: ``request`` (``id``, ``body``), ``cancel`` (``id``), ``ping``; ``session``, ``resume`` (``session``, ``seq``) and
 ``ack`` (``seq``) for clients that want to go on after a lost connection.
 Out: ``chunk`` (``id``, ``data``: OpenAI's chunks), then ``done`` (``id``; ``"cancelled": true`` after a cancel) or
-``error`` (``id``, ``error``); ``pong``; ``session``. An error whose ``id`` is null is about a frame that had none, or
-that of a request that goes on. In a session each frame with an ``id`` has a ``seq``: 1, 2, 3 …
+``error`` (``id``, ``error``, ``retry_after_ms`` where trying again may help); ``pong``; ``session``. An error whose
+``id`` is null is about a frame that had none, or that of a request that goes on. In a session each frame with an ``id``
+has a ``seq``: 1, 2, 3 …
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +37,8 @@ _FIELDS = {
     "ack": {"type", "seq"},
 }
 _MOST_SEQ = 2**53
+_AHEAD = re.compile(r"""\s*\{\s*"type"\s*:\s*"request"\s*,\s*"id"\s*:\s*("(?:[^"\\]|\\.)+")\s*[,}]""")
+_AHEAD_CHARACTERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +87,22 @@ def identity_of(text: str) -> str | None:
     return None
 
 
+def identity_ahead(text: str) -> str | None:
+    """The ``id`` of a request's frame that is not read, where ``type`` and ``id`` come first."""
+    found = _AHEAD.match(text, 0, _AHEAD_CHARACTERS)
+    if found is None:
+        return None
+    with contextlib.suppress(orjson.JSONDecodeError):
+        identity: str = orjson.loads(found[1])
+        return identity if len(identity) <= MOST_ID_CHARACTERS else None
+    return None
+
+
 def of_error(identity: str | None, error: ApiError) -> bytes:
-    return orjson.dumps({"type": "error", "id": identity, **error.body})
+    frame = {"type": "error", "id": identity, **error.body}
+    if error.retry_after is not None:
+        frame["retry_after_ms"] = max(1, math.ceil(error.retry_after * 1000))
+    return orjson.dumps(frame)
 
 
 def of_done(identity: str, *, cancelled: bool = False) -> bytes:

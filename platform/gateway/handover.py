@@ -63,7 +63,10 @@ class Wire:
 
     async def _put(self, kind: bytes, text: str) -> None:
         data = text.encode(errors="replace")
-        self._writer.write(_HEAD.pack(len(data), kind) + data)
+        try:
+            self._writer.write(_HEAD.pack(len(data), kind) + data)
+        except RuntimeError as error:  # uvloop's word for a connection that is closed
+            raise ConnectionResetError("the wire is closed") from error
         async with asyncio.timeout(STALL_SECONDS):
             await self._writer.drain()
 

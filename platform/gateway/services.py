@@ -55,6 +55,9 @@ _STOPPED: dict[StopReason, Callable[[], ApiError]] = {
     "lost": lost,
 }
 
+GOODBYE_SECONDS = 8.0
+"""So long the end of the process waits for sockets to be closed, whatever their clients read."""
+
 MOST_RUNNING = 4096
 """Requests in flight in one process; more are refused with 503 instead of queueing without bound."""
 
@@ -163,6 +166,8 @@ class Services:
         ]
 
     def _revoke(self, socket: SocketConsumer, error: ApiError) -> None:
+        self.sockets.discard(socket)  # once is enough, also where its client reads nothing
+
         async def close() -> None:
             await asyncio.sleep(0.1)  # what was running on it says its last word first
             await socket.revoke(error)
@@ -188,7 +193,9 @@ class Services:
         self.draining = True
         await self._until_quiet(seconds)
         await self.stop_all(shutting_down(), within=5.0)
-        await asyncio.gather(*(socket.go_away() for socket in list(self.sockets)), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await asyncio.gather(*(socket.go_away() for socket in list(self.sockets)), return_exceptions=True)
 
     async def stop_all(self, error: ApiError, *, within: float) -> None:
         for run in list(self.running.values()):

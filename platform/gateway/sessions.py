@@ -30,6 +30,9 @@ STALL_SECONDS = 60.0
 FRAME_OVERHEAD = 64
 """Bytes that a kept frame counts beside its own."""
 
+FRAMES_AT_ONCE = 32
+"""So many go to a line that takes them all before the loop's other work has its turn."""
+
 MOST_SESSIONS_OF_ONE_TENANT = 1024
 
 
@@ -102,6 +105,10 @@ class Session:
         self._unsent.append(numbered)
         self._news.set()
 
+    def is_on(self, line: Line) -> bool:
+        """``line`` is its present connection, and it has not ended."""
+        return self._line is line
+
     def _full(self, frame: bytes, most: int) -> bool:
         return bool(self._kept) and self.size + len(frame) + FRAME_OVERHEAD > most
 
@@ -116,7 +123,8 @@ class Session:
             freed += len(self._kept.popleft()[1]) + FRAME_OVERHEAD
         self.size -= freed
         self._sessions.give(self, freed)
-        self._room.set()
+        if freed:  # repeating an old number is no sign of life
+            self._room.set()
 
     def attach(self, line: Line, seq: int, greeting: str) -> None:
         """From now on frames after ``seq`` go to ``line``, after ``greeting``; the connection before, dead or alive, is
@@ -134,6 +142,7 @@ class Session:
             self._grace.cancel()
             self._grace = None
         self._line = line
+        self._room.set()  # whoever waits for acknowledgements has as long again
         self._unsent = deque(self._kept)
         self._delivery = asyncio.create_task(self._deliver(line, greeting))
 
@@ -186,6 +195,8 @@ class Session:
                     self._sent = max(self._sent, seq)  # from here on it may have arrived
                     await line.put_text(frames.numbered(frame, seq).decode())
                     self._unsent.popleft()
+                    if seq % FRAMES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
                 self._idle.set()
                 self._news.clear()
                 await self._news.wait()
@@ -235,11 +246,16 @@ class Sessions:
 
     def take(self, session: Session, size: int) -> bool:
         """Count ``size`` more bytes for the session's tenant. Where that is too much, sessions that wait for their
-        client end, the oldest first; ``False`` if it is too much even so.
+        client end, the oldest first, then those that keep most; ``False`` if that is this one.
         """
         while self._bytes[session.tenant_id] + size > settings.RESUME_TENANT_BYTES:
-            if not self._end_waiting(session.tenant_id, but=session):
+            if self._end_waiting(session.tenant_id, but=session):
+                continue
+            ours = (one for one in self._known.values() if one.tenant_id == session.tenant_id)
+            most = max(ours, key=lambda one: (one.size, one is session), default=session)
+            if most is session or not session.connected:
                 return False
+            most.end(frames.TOO_SLOW, "too much was not acknowledged")
         self._bytes[session.tenant_id] += size
         return True
 

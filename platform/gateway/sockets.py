@@ -22,7 +22,7 @@ from django.conf import settings
 from gateway import frames, tickets
 from gateway.auth import Credential, address_of, bearer
 from gateway.border import check_host
-from gateway.consumers import services_of
+from gateway.consumers import Receive, services_of
 from gateway.dialogue import Dialogue
 from gateway.errors import ApiError, error_of, shutting_down
 from gateway.frames import PROTOCOL
@@ -31,6 +31,9 @@ from gateway.sessions import STALL_SECONDS, Sessions
 from tenants.visits import Visit
 
 TICKET_PREFIX = "ticket."
+
+SHUT_SECONDS = 4.0
+"""So long a close waits for a client that reads nothing; the server's pings cut off one that never reads again."""
 
 
 def sessions_of(scope: Mapping[str, Any]) -> Sessions:
@@ -61,12 +64,20 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         """Of its client."""
         return address_of(self.scope)
 
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            services_of(scope).sockets.discard(self)
+            if self._dialogue is not None:
+                await self._dialogue.gone()
+
     async def dispatch(self, message: dict[str, Any]) -> None:
         """As Channels' own, without its clean-up of ORM connections, which would cost a thread hop per frame."""
         try:
             await getattr(self, message["type"].replace(".", "_"))(message)
         except OSError:  # nobody listens any more, or reads nothing for too long
-            await self.websocket_disconnect(message)
+            raise StopConsumer from None
 
     async def websocket_connect(self, message: dict[str, Any]) -> None:
         offered: list[str] = self.scope["subprotocols"]
@@ -85,17 +96,14 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self.accept(PROTOCOL if PROTOCOL in offered else None)
 
     async def websocket_disconnect(self, message: dict[str, Any]) -> None:
-        services_of(self.scope).sockets.discard(self)
-        if self._dialogue is not None:
-            await self._dialogue.gone()
         raise StopConsumer
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
         text: str | None = message.get("text")
         if text is None:
-            await self.close(frames.UNSUPPORTED_DATA, "frames have to be text")
+            await self.shut(frames.UNSUPPORTED_DATA, "frames have to be text")
         elif len(text.encode(errors="replace")) > settings.MAX_BODY_BYTES:
-            await self.close(frames.TOO_LARGE, f"a frame may have {settings.MAX_BODY_BYTES} bytes")
+            await self.shut(frames.TOO_LARGE, f"a frame may have {settings.MAX_BODY_BYTES} bytes")
         elif self._dialogue is not None:
             await self._dialogue.receive(text)
 
@@ -110,13 +118,17 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self.shut(frames.KEY_INVALID, error.message)
 
     async def put_text(self, text: str) -> None:
-        """Raises ``TimeoutError`` when the client reads nothing for :data:`STALL_SECONDS`."""
-        async with asyncio.timeout(STALL_SECONDS):
-            await self.base_send({"type": "websocket.send", "text": text})
+        """Raises ``OSError`` when the socket is closed, or the client reads nothing for :data:`STALL_SECONDS`."""
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                await self.base_send({"type": "websocket.send", "text": text})
+        except RuntimeError as error:  # closed by us: what had arrived by then is still read
+            raise ConnectionResetError("the socket is closed") from error
 
     async def shut(self, code: int, reason: str) -> None:
         with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: it is being closed already
-            await self.close(code, reason)
+            async with asyncio.timeout(SHUT_SECONDS):
+                await self.close(code, reason)
 
     async def _credential(self, offered: Sequence[str]) -> Credential:
         headers: list[tuple[bytes, bytes]] = self.scope["headers"]
