@@ -13,15 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import orjson
 import psycopg
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import LockNotAvailable, QueryCanceled
 from psycopg.rows import TupleRow
+from psycopg_pool import PoolTimeout
 
 from tenants.db import Pool
 
@@ -34,6 +37,11 @@ MOST = 8
 
 TRIES = 3
 """Without patience. Who was left out has mostly met another statement of this very process, which is over soon."""
+
+_TOO_LONG = LockNotAvailable | QueryCanceled
+
+PLACE_SECONDS = 5.0
+"""As long as a pool waits for a connection."""
 
 
 @dataclass(eq=False, slots=True)
@@ -69,10 +77,11 @@ async def ask(pool: Pool, function: Function, party: UUID, item: dict[str, Any])
     """
     as_json = orjson.dumps(item, default=str)  # what cannot be written so is its caller's error alone
     asked = _Asked(party, str(item["request"]), as_json, asyncio.get_running_loop().create_future())
-    lanes = _lanes.setdefault(pool, {})
-    if function not in lanes:
-        # Half of the connections: whoever has many tenants that wait leaves the rest to others.
-        lanes[function] = _Lanes(function, max(1, pool.max_size // 2))
+    lanes = _lanes.get(pool)
+    if lanes is None:
+        # Less than half of the connections: whoever has many tenants that wait leaves the rest to others.
+        places = asyncio.Semaphore(max(1, pool.max_size // 2 - 1))
+        lanes = _lanes[pool] = {function: _Lanes(function, places) for function in get_args(Function)}
     lanes[function].of(asked).join(pool, asked)
     return await asked.answer
 
@@ -80,12 +89,12 @@ async def ask(pool: Pool, function: Function, party: UUID, item: dict[str, Any])
 class _Lanes:
     """Those in which one function is asked for.
 
-    :param own: so many tenants at once wait on connections of their own.
+    :param places: so many tenants at once have a connection to wait on by themselves, in all functions together.
     """
 
-    def __init__(self, function: Function, own: int) -> None:
+    def __init__(self, function: Function, places: asyncio.Semaphore) -> None:
         self.statement = f"SELECT {function}(%s, %s)"
-        self.places = asyncio.Semaphore(own)
+        self._places = places
         self._shared = _Lane(self, None)
         self._own: dict[UUID, _Lane] = {}
 
@@ -93,8 +102,22 @@ class _Lanes:
         """Its tenant's own where there is one, or where it needs one; else that of all."""
         own = self._own.get(asked.party)
         if own is None and (asked.alone or asked.tries >= TRIES):
-            own = self._own[asked.party] = _Lane(self, asked.party)
+            # What the tenant still has in the lane of all would meet the same there.
+            own = self._own[asked.party] = _Lane(self, asked.party, self._shared.leave(asked.party))
         return own or self._shared
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """For one statement of a tenant's own. Raises ``PoolTimeout`` where none is free in time."""
+        try:
+            async with asyncio.timeout(PLACE_SECONDS):
+                await self._places.acquire()
+        except TimeoutError:
+            raise PoolTimeout(f"no place to wait on after {PLACE_SECONDS} s") from None
+        try:
+            yield
+        finally:
+            self._places.release()
 
     def close(self, party: UUID) -> None:
         """Nobody waits in the tenant's own lane any more."""
@@ -107,11 +130,17 @@ class _Lane:
     :param party: whose own it is, and so one with patience; ``None``: that of all.
     """
 
-    def __init__(self, lanes: _Lanes, party: UUID | None) -> None:
+    def __init__(self, lanes: _Lanes, party: UUID | None, waiting: Iterable[_Asked] = ()) -> None:
         self._lanes = lanes
         self._party = party
         self._waiting: dict[UUID, deque[_Asked]] = {}
+        for asked in waiting:
+            self._waiting.setdefault(asked.party, deque()).append(asked)
         self._running: asyncio.Task[None] | None = None
+
+    def leave(self, party: UUID) -> Iterable[_Asked]:
+        """Those of one party wait here no more."""
+        return self._waiting.pop(party, ())
 
     def join(self, pool: Pool, asked: _Asked) -> None:
         self._waiting.setdefault(asked.party, deque()).append(asked)
@@ -124,7 +153,7 @@ class _Lane:
                 if self._party is None:
                     await self._serve(pool)
                 else:
-                    async with self._lanes.places:
+                    async with self._lanes.place():
                         await self._serve(pool)
         except BaseException as error:
             for queue in self._waiting.values():
@@ -139,7 +168,9 @@ class _Lane:
                 self._lanes.close(self._party)
 
     async def _serve(self, pool: Pool) -> None:
-        """Until nobody waits, or the connection breaks: that need not be a broken server."""
+        """Until nobody waits, or the connection breaks: that need not be a broken server. In a tenant's own lane one
+        statement: others wait for its place.
+        """
         async with pool.connection() as connection:
             while not connection.broken and (batch := self._next()):
                 try:
@@ -148,6 +179,8 @@ class _Lane:
                     for asked in batch:
                         asked.fail(error)
                     raise
+                if self._party is not None:
+                    break
 
     def _next(self) -> list[_Asked]:
         """Those who go together, in the order of their requests' ids: so they are locked, and mostly came."""
@@ -187,18 +220,20 @@ class _Lane:
     def _failed(
         self, pool: Pool, connection: psycopg.AsyncConnection[TupleRow], batch: list[_Asked], error: psycopg.Error
     ) -> None:
-        """Nothing was done, unless the connection broke: then nobody knows. One's fault is not the others': each goes
-        alone. But all of one tenant waited for the same lock.
+        """Nothing was done, unless the connection broke: then nobody knows. What somebody waited for too long is its
+        tenant's, whose requests go on together; any other fault is one request's, and each goes alone.
         """
-        if len(batch) > 1 and not connection.broken:
-            logger.warning("%s for %d requests failed, each goes alone: %s", self._lanes.statement, len(batch), error)
-        nobody_else = self._party is not None and (len(batch) == 1 or isinstance(error, LockNotAvailable))
-        for asked in batch:
-            if connection.broken or nobody_else:
+        if connection.broken or (self._party is not None and (len(batch) == 1 or isinstance(error, _TOO_LONG))):
+            for asked in batch:
                 asked.fail(error)
+            return
+        logger.warning("%s of %d requests failed, they go apart: %s", self._lanes.statement, len(batch), error)
+        for asked in batch:
+            if isinstance(error, _TOO_LONG):
+                asked.tries = TRIES
             else:
                 asked.alone = True
-                self._lanes.of(asked).join(pool, asked)
+            self._lanes.of(asked).join(pool, asked)
 
 
 _lanes: WeakKeyDictionary[Pool, dict[str, _Lanes]] = WeakKeyDictionary()

@@ -7,8 +7,8 @@ BEGIN
     -- No admission of the tenant is under way now; one that comes before this transaction ends waits, and then finds the
     -- key gone.
     PERFORM tenants_stand_in_line(p_tenant_id);
-    IF EXISTS (SELECT FROM tenants_inferencerequest r
-                WHERE r.tenant_id = p_tenant_id AND (p_key_id IS NULL OR r.key_id = p_key_id)) THEN
+    IF p_key_id IS NULL AND EXISTS (SELECT FROM tenants_inferencerequest r WHERE r.tenant_id = p_tenant_id)
+       OR EXISTS (SELECT FROM tenants_inferencerequest r WHERE r.key_id = p_key_id) THEN
         RAISE EXCEPTION 'tenant % has made requests that name it', p_tenant_id USING ERRCODE = 'foreign_key_violation';
     END IF;
 END
@@ -53,3 +53,13 @@ CREATE OR REPLACE TRIGGER version_not_emptied BEFORE TRUNCATE ON tenants_adapter
     FOR EACH STATEMENT EXECUTE FUNCTION tenants_refuse_change('what requests name');
 CREATE OR REPLACE TRIGGER request_not_emptied BEFORE TRUNCATE ON tenants_inferencerequest
     FOR EACH STATEMENT EXECUTE FUNCTION tenants_refuse_change('what requests name');
+
+-- Nor do they get other names.
+CREATE OR REPLACE TRIGGER tenant_keeps_its_id BEFORE UPDATE OF id ON tenants_tenant
+    FOR EACH ROW EXECUTE FUNCTION tenants_refuse_change('an id');
+CREATE OR REPLACE TRIGGER key_keeps_its_id BEFORE UPDATE OF id ON tenants_apikey
+    FOR EACH ROW EXECUTE FUNCTION tenants_refuse_change('an id');
+CREATE OR REPLACE TRIGGER model_keeps_its_id BEFORE UPDATE OF id ON tenants_basemodel
+    FOR EACH ROW EXECUTE FUNCTION tenants_refuse_change('an id');
+CREATE OR REPLACE TRIGGER request_keeps_its_id BEFORE UPDATE OF id ON tenants_inferencerequest
+    FOR EACH ROW EXECUTE FUNCTION tenants_refuse_change('an id');

@@ -51,7 +51,7 @@ async def test_what_a_request_names_stays(what: str, world: Any, admitted: Any) 
         "version": adapter.current_id,
         "request": request,
     }
-    with pytest.raises((IntegrityError, DatabaseError), match="that name it|written once|cannot change"):
+    with pytest.raises((IntegrityError, DatabaseError), match=r"that name it|written once|cannot change"):
         await sync_to_async(run)(DELETE[what], names)
 
 
@@ -71,9 +71,21 @@ def test_what_no_request_names_may_go(world: Any) -> None:
 async def test_of_a_used_tenant_another_key_may_go(world: Any, admitted: Any) -> None:
     actor = await sync_to_async(world.actor)("acme")
     await admitted(actor)
-    other = await sync_to_async(world.actor)("globex")
-    await sync_to_async(ApiKey.objects.unscoped().filter(pk=other.key.pk).update)(tenant=actor.tenant)
-    assert await sync_to_async(run)(DELETE["key"], {"key": other.key.pk}) == 1
+    globex = await sync_to_async(world.actor)("globex")
+    keys = ApiKey.objects.unscoped()
+    await sync_to_async(keys.filter(pk=globex.key.pk).update)(tenant=actor.tenant)
+    assert await sync_to_async(run)(DELETE["key"], {"key": globex.key.pk}) == 1
+    await sync_to_async(keys.filter(pk=actor.key.pk).update)(tenant=globex.tenant)
+    with pytest.raises(IntegrityError, match="that name it"):
+        await sync_to_async(run)(DELETE["key"], {"key": actor.key.pk})
+
+
+@pytest.mark.parametrize("table", ["tenant", "apikey", "basemodel", "inferencerequest"])
+async def test_what_requests_name_keeps_its_name(table: str, world: Any, admitted: Any) -> None:
+    await admitted(await sync_to_async(world.actor)("acme"))
+    new = "id + 1" if table in ("apikey", "basemodel") else "gen_random_uuid()"
+    with pytest.raises(IntegrityError, match="written once"):
+        await sync_to_async(run)(f"UPDATE tenants_{table} SET id = {new}", {})
 
 
 async def test_a_removal_waits_for_admissions_and_they_for_it(

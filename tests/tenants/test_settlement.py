@@ -175,7 +175,7 @@ async def test_the_ledger_is_append_only(sql: str, start: Any, db_pool: Pool) ->
         with connection.cursor() as cursor:
             cursor.execute(sql)
 
-    with pytest.raises(IntegrityError, match="append-only|written once"):
+    with pytest.raises(IntegrityError, match=r"append-only|written once"):
         await sync_to_async(change)()
     [entry] = await ledger()
     assert entry.prompt_tokens == 100

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from psycopg.errors import LockNotAvailable, UniqueViolation
+from psycopg_pool import PoolTimeout
 
 from tenants import together
 from tenants.admission import admit
@@ -152,18 +153,60 @@ async def test_who_is_busy_goes_again_and_then_waits_in_a_lane_of_its_own(pool: 
     await again[0]
 
 
-async def test_lanes_of_their_own_leave_connections_to_others(pool: Any) -> None:
-    tasks = [task for party in range(5) for task in asking(pool, f"p{party}", party=UUID(int=party))]
+async def crowded(pool: Any, parties: int) -> list[asyncio.Task[Any]]:
+    """Each has a lane of its own by then."""
+    tasks = [task for party in range(parties) for task in asking(pool, f"p{party}", party=UUID(int=party))]
     for _ in range(TRIES):
         await quiet()
-        pool.sent[-1].answer(**{f"p{party}": None for party in range(5)})
+        pool.sent[-1].answer(**{f"p{party}": None for party in range(parties)})
     await quiet()
-    assert pool.out == 2, "half of four, the shared lane's is back"
+    return tasks
+
+
+async def test_lanes_of_their_own_leave_connections_to_others_and_take_turns(pool: Any) -> None:
+    tasks = await crowded(pool, 5)
+    assert pool.out == 1, "less than half of four, the shared lane's is back"
+    served = []
+    for number in range(5):  # though each of them goes on asking
+        party = int(pool.sent[-1].names[0][1])
+        served.append(party)
+        tasks += asking(pool, f"p{party}-{number}", party=UUID(int=party))
+        pool.sent[-1].answer()
+        await quiet()
+    assert served == [0, 1, 2, 3, 4]
     while not all(task.done() for task in tasks):
         for statement in pool.sent:
             if not statement.done.done():
                 statement.answer()
         await quiet()
+
+
+async def test_nobody_waits_for_a_place_without_end(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "PLACE_SECONDS", 0.05)
+    first, second = await crowded(pool, 2)
+    with pytest.raises(PoolTimeout, match="no place"):
+        await second
+    pool.sent[-1].answer()
+    assert await first == "p0"
+
+
+async def test_a_tenant_that_leaves_the_lane_of_all_takes_its_requests_along(pool: Any) -> None:
+    first = asking(pool, "first")
+    await quiet()
+    tasks = asking(pool, *(f"m{number:02}" for number in range(3 * MOST))) + asking(pool, "x", party=GLOBEX)
+    pool.sent[0].answer()
+    await quiet()
+    pool.sent[1].done.set_exception(LockNotAvailable("an account"))
+    await quiet()
+    assert len(pool.sent[2].names) == MOST, "its own go on together"
+    while not all(task.done() for task in tasks):
+        for statement in pool.sent[2:]:
+            assert statement.patience, "the others are not tried with it"
+            if not statement.done.done():
+                statement.answer()
+        await quiet()
+    assert [task.result() for task in tasks] == [*(f"m{number:02}" for number in range(3 * MOST)), "x"]
+    await first[0]
 
 
 async def test_ones_fault_is_not_the_others(pool: Any) -> None:

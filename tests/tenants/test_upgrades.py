@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -116,6 +117,34 @@ def test_admissions_find_what_they_read_after_each_migration(other: str) -> None
     assert ask(standing) == 0
     migrate("tenants")
     assert ask(standing) == 0
+
+
+FOREIGN_KEYS = """
+SELECT count(*) FROM pg_constraint
+ WHERE contype = 'f' AND conrelid IN ('tenants_inferencerequest'::regclass, 'tenants_ledgerentry'::regclass)
+"""
+
+
+def test_foreign_keys_go_while_tables_are_read(other: str, dsn: str) -> None:
+    """Whoever reads what a constraint points to, and then comes to the requests, is not the one who gives way."""
+    migrate("tenants", "0026")
+    assert ask(FOREIGN_KEYS) == 6
+    with psycopg.connect(dsn, dbname=other) as reader:
+        reader.execute("SELECT count(*) FROM tenants_tenant")  # as an admission begins
+        migrating = threading.Thread(target=lambda: (migrate("tenants"), connections[OTHER].close()))
+        migrating.start()
+        deadline = time.monotonic() + 10
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'ALTER TABLE tenants_inf%DROP%'"
+        with psycopg.connect(dsn, dbname=other, autocommit=True) as looker:
+            while looker.execute(waits).fetchone() == (0,) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        reader.execute("SELECT count(*) FROM tenants_inferencerequest")
+    migrating.join(30)
+    assert ask(FOREIGN_KEYS) == 0
+    migrate("tenants", "0026")
+    assert ask(FOREIGN_KEYS) == 6
+    migrate("tenants")
+    assert ask(FOREIGN_KEYS) == 0
 
 
 def test_whose_keys_were_issued_by_operators_is_known_of_those_from_before_0020(other: str) -> None:
