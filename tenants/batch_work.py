@@ -30,6 +30,7 @@ UPDATE tenants_batch
      WHERE b.status IN ('validating', 'in_progress', 'finalizing', 'cancelling')
        AND (b.held_until IS NULL OR b.held_until < now())
        AND (b.resume_at IS NULL OR b.resume_at <= now())
+       AND b.id <> ALL (%(held)s)
        AND COALESCE(b.tenant_id <> ALL (%(tenants)s::uuid[]), b.status = 'cancelling' OR b.expires_at <= now())
      ORDER BY (b.status = 'cancelling') DESC,
               (SELECT max(o.worked_at) FROM tenants_batch o WHERE o.tenant_id = b.tenant_id) NULLS FIRST, b.id
@@ -54,15 +55,19 @@ def at_work() -> bool:
     return Batch.objects.unscoped().filter(held_until__gt=timezone.now(), status__in=Batch.UNFINISHED).exists()
 
 
-def claim(runner: str, tenants: Collection[Any] | None) -> Batch | None:
+def claim(runner: str, tenants: Collection[Any] | None, held: Collection[str] = ()) -> Batch | None:
     """Take up the batch whose turn it is.
+
+    :param held: ids of those that the runner works on: the database may think otherwise after it was away.
 
     :param tenants: of whom none is wanted: the runner has one of theirs. ``None``: anybody's, if it was cancelled or
         its time is over.
     """
     without = None if tenants is None else list(tenants)
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, {"runner": runner, "hold": int(HOLD.total_seconds()), "tenants": without})
+        cursor.execute(
+            _CLAIM, {"runner": runner, "hold": int(HOLD.total_seconds()), "tenants": without, "held": list(held)}
+        )
         row = cursor.fetchone()
     if row is None:
         return None

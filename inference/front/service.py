@@ -11,7 +11,7 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from inference.core.messages import Submit
-from inference.errors import GrantRefused, InvalidRequest
+from inference.errors import AdapterNotFound, GrantRefused
 from inference.front.bodies import GenerateBody, check_scores, most_scored_tokens, sampling_params
 from inference.front.choices import Choices, choice_seed
 from inference.front.core_link import NO_SLOTS, CoreLink
@@ -141,7 +141,7 @@ class Service:
         # Never compare with a grant for the base alone: an unknown name must not fall back to it.
         if grant.adapter is not None and grant.adapter in (model, self.names.get(model)):
             if not self.link.ready.num_slots:
-                raise InvalidRequest(NO_SLOTS, "model")
+                raise AdapterNotFound(NO_SLOTS)
             return grant.adapter
         raise GrantRefused("The grant is not for this model")
 

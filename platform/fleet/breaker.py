@@ -26,6 +26,7 @@ class Breaker:
         self._failures = 0
         self._opened_at: float | None = None
         self._trial_at: float | None = None
+        self._on_trial = False  # closed by a first token, whose answer is not whole yet
 
     @property
     def allows(self) -> bool:
@@ -44,22 +45,23 @@ class Breaker:
             self._trial_at = self._clock()
 
     def answers(self) -> None:
-        """The first token of an answer is there: further requests need not wait for its last. Until that has come, the
-        next failure opens it again.
+        """The first token of a trial's answer is there: further requests need not wait for its last. Until that has
+        come, the next failure opens it again, for longer.
         """
-        if self._opened_at is not None:
+        if self._opened_at is not None and self._trial_at is not None:
             self._opened_at = self._trial_at = None
-            self._failures = self._threshold - 1
+            self._on_trial = True
 
     def succeeded(self) -> None:
         self._failures = 0
         self._opened_at = self._trial_at = None
+        self._on_trial = False
         self._pause = self._first_pause
 
     def failed(self) -> None:
         self._failures += 1
-        if self._opened_at is not None and self._trial_at is not None:
+        if self._on_trial or (self._opened_at is not None and self._trial_at is not None):
             self._pause = min(self._pause * 2, self._longest)
         elif self._opened_at is not None or self._failures < self._threshold:
             return
-        self._opened_at, self._trial_at = self._clock(), None
+        self._opened_at, self._trial_at, self._on_trial = self._clock(), None, False

@@ -52,9 +52,11 @@ class PrefixIndex:
         return len(chain)
 
     def add(self, chain: Sequence[bytes], namespace: str) -> None:
+        if not chain:
+            return
         seen = self._seen.setdefault(namespace, OrderedDict())
         self._size -= len(seen)
-        for key in chain:
+        for key in reversed(chain):  # without its beginning the rest of a prompt is of no use
             seen[key] = None
             seen.move_to_end(key)
         self._size += len(seen)

@@ -60,7 +60,7 @@ class Replica:
 
     async def refresh(self) -> None:
         """Ask how it is. Never raises: what is wrong becomes ``problem`` and ``healthy`` turns false."""
-        now = self.asked_at = time.monotonic()
+        now = time.monotonic()
         try:
             async with asyncio.timeout(PROBE_DEADLINE):
                 if not self.healthy or now - self._checked_at >= CHECK_SECONDS:
@@ -77,6 +77,7 @@ class Replica:
             # Whatever answers at a registered address, it must not stop the polling of the others.
             logger.exception("worker %s: its answer cannot be read", self.name)
             self._set_problem(type(error).__name__)
+        self.asked_at = now  # not where whoever asked left meanwhile: others ask again
 
     async def _check(self) -> None:
         served = await self.dialect.check()

@@ -93,13 +93,15 @@ class Router:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _read_rows(self) -> None:
-        self._rows_at = time.monotonic()  # also where it fails: those who wait must not try one after the other
+        began = time.monotonic()
         try:
             async with self._pool.connection() as connection:
                 rows = await (await connection.execute(_ROWS)).fetchall()
         except (psycopg.Error, PoolTimeout) as error:
             logger.warning("the list of workers cannot be read: %s", error)
+            self._rows_at = began  # those who wait must not try one after the other
             return
+        self._rows_at = began
         known: dict[str, Replica] = {}
         for name, url, dialect, state, fingerprint in rows:
             replica = self._replicas.get(name)

@@ -88,7 +88,7 @@ class Dispatch:
                 self.begun = False  # whoever leaves while another is looked for has had nothing
                 if lacking:
                     replica.note_lacking(job.digest)
-                    tried += [other for other in able[len(tried) :] if not other.lacks(job.digest)][:1]
+                    tried += [other for other in able if other not in tried and not other.lacks(job.digest)][:1]
                 else:
                     failed = error
                     if replica is tried[-1] and replica in candidates and not isinstance(error, Overloaded):
@@ -131,10 +131,7 @@ class Dispatch:
 
 def _lacks(error: InferenceError, digest: str | None) -> bool:
     """Whether it is this worker that cannot have the adapter: its store is gone or behind, or it serves none at all."""
-    if digest is None:
-        return False
-    no_slots = isinstance(error, InvalidRequest) and error.param == "model"
-    return no_slots or isinstance(error, AdapterNotFound | AdapterInvalid)
+    return digest is not None and isinstance(error, AdapterNotFound | AdapterInvalid)
 
 
 def _name_as_asked(error: InferenceError, forced: Constraint | None) -> None:

@@ -54,8 +54,8 @@ class Half(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if body.get("model") == "a" * 64 and "base only" in self.says:
-            error = {"message": NO_SLOTS, "type": "invalid_request_error", "param": "model", "code": "invalid_value"}
-            self._send(json.dumps({"error": error}).encode(), "application/json", status=400)
+            error = {"message": NO_SLOTS, "type": "not_found_error", "param": None, "code": "model_not_found"}
+            self._send(json.dumps({"error": error}).encode(), "application/json", status=404)
             return
         if self.path != "/v1/completions" or body["model"] == "a" * 64 or "base" not in self.says:
             self._hang()

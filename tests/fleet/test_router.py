@@ -10,7 +10,7 @@ import pytest
 
 from fleet.dialects.base import Probe
 from fleet.errors import NoWorker
-from fleet.locality import prefix_chain
+from fleet.locality import PrefixIndex, prefix_chain
 from fleet.replica import Replica
 from fleet.router import FULL_QUEUE, Router
 from inference.errors import WorkerUnavailable
@@ -170,3 +170,12 @@ async def test_a_request_that_fails_later_asks_again() -> None:
     for turn in (1, 2):
         assert await made.newcomers("f", None, [dead]) == [other]
         assert dialect.asked == asked + turn
+
+
+def test_a_prompt_longer_than_its_share_keeps_its_beginning() -> None:
+    index = PrefixIndex(capacity=4)
+    chain = [bytes([number]) for number in range(6)]
+    index.add(chain, "acme")
+    assert index.matched(chain, "acme") == 4
+    index.add([], "globex")
+    assert index.matched(chain[:1], "globex") == 0

@@ -104,8 +104,13 @@ def test_a_first_token_closes_a_breaker_until_the_next_failure() -> None:
     breaker.attempt()
     assert breaker.allows, "not one at a time any more"
     breaker.failed()
-    assert not breaker.allows, "it broke off in the middle of its answer"
-    clock.now = 2.0
+    clock.now = 2.5
+    assert not breaker.allows, "it broke off in the middle of its answer: twice as long"
+    breaker.answers()
+    assert not breaker.allows, "what was sent before says nothing of how it is now"
+    clock.now = 3.0
+    assert breaker.allows
+    breaker.attempt()
     breaker.answers()
     breaker.succeeded()
     breaker.failed()

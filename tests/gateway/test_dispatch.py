@@ -35,7 +35,7 @@ from tests.fleet.test_routing import Scripted
 GRANT = Grant("r", "t", "n", "f", None, max_input=2, max_output=1, priority=0, weight=1, expires_at=0)
 REQUEST = CompletionRequest(model="base", prompt=[1, 2], max_tokens=1)
 PROMPT = list(range(32))
-LACKING = [AdapterNotFound("not there"), AdapterInvalid("half a copy"), InvalidRequest(NO_SLOTS, "model")]
+LACKING = [AdapterNotFound("not there"), AdapterInvalid("half a copy"), AdapterNotFound(NO_SLOTS)]
 
 
 class Late(Scripted):
@@ -110,6 +110,15 @@ async def test_a_worker_that_cannot_load_the_adapter_costs_no_request(error: Inf
     assert asked(stub) == [1, 1, 1], "they say so at once, and do not count as tried"
     assert [replica.lacks("d") for replica in stub.replicas] == [True, True, False]
     assert all(replica.breaker.allows for replica in stub.replicas)
+
+
+@pytest.mark.usefixtures("grant_keys")
+async def test_an_adapter_whose_numbers_overflow_is_no_workers_fault() -> None:
+    stub = failing(InvalidRequest("What the model computes with the adapter is not finite", "model"), None)
+    with pytest.raises(InvalidRequest, match="not finite"):
+        await stub.text("d")
+    assert asked(stub) == [1, 0], "its prompt was computed, and is not computed again for nothing"
+    assert not stub.replicas[0].lacks("d")
 
 
 @pytest.mark.usefixtures("grant_keys")

@@ -264,6 +264,7 @@ def test_what_is_to_be_cut_off_is_anybodys(acme: Tenant, key: ApiKey) -> None:
     batches.cancel(ACTOR, acme, cancelled.pk)
     Batch.objects.filter(tenant=acme, pk=expired.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
     assert batch_work.claim("a", [acme.pk]) is None
+    assert batch_work.claim("a", None, [cancelled.pk, expired.pk]) is None, "it has them"
     assert [batch_work.claim("a", None) for _ in range(3)] == [cancelled, expired, None]
     assert batch_work.claim("a", []) == running
 

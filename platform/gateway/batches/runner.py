@@ -93,10 +93,11 @@ class Runner:
     async def _claim(self, over: bool) -> Batch | None:
         batch: Batch | None = None
         works = self._works.values()
+        held = [work.batch.pk for work in works]
         if not over and len(works) < MOST_BATCHES:
-            batch = await orm(batch_work.claim, self._name, [work.batch.tenant_id for work in works])
+            batch = await orm(batch_work.claim, self._name, [work.batch.tenant_id for work in works], held)
         if batch is None and sum(work.is_cut for work in works) < MOST_ENDING:
-            batch = await orm(batch_work.claim, self._name, None)
+            batch = await orm(batch_work.claim, self._name, None, held)
         return batch
 
     async def _drive(self, work: Work) -> None:
