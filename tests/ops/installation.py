@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
+MANAGE = PROJECT / "manage.py"
 READY = "Ctrl-C stops everything."
 
 
@@ -30,11 +31,11 @@ def environment(data_dir: Path, port: int) -> dict[str, str]:
     return env | {"LORAPLEX_DATA_DIR": str(data_dir), "PORT": str(port), "OMP_NUM_THREADS": "1"}
 
 
-def until(done: Callable[[], bool], seconds: float, what: str) -> None:
+def until(done: Callable[[], object], seconds: float, what: str, pause: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 def family(data_dir: Path) -> dict[int, str]:
@@ -68,6 +69,17 @@ class Up:
     def pid_of(self, part: str) -> int:
         return min(pid for pid, command in family(self.data_dir).items() if part in command)
 
+    def manage(self, *arguments: str) -> str:
+        """What a management command prints. Fails where its exit status is not 0."""
+        command, env = [sys.executable, str(MANAGE), *arguments], environment(self.data_dir, self.port)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def said(self, line: str) -> int:
+        """How often ``up`` has printed it."""
+        return self.out.read_text().count(line)
+
     def get(self, path: str, key: str | None = None) -> tuple[int, bytes]:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
@@ -78,12 +90,13 @@ class Up:
             return error.code, error.read()
 
 
-def start(data_dir: Path, *options: str) -> Up:
+def start(data_dir: Path, *options: str, script: Path = MANAGE, **settings: str) -> Up:
+    """:param script: for ``manage.py``. :param settings: environment variables beside those of every installation."""
     port, out = free_port(), data_dir.parent / f"up-{time.monotonic_ns()}.out"
     with out.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, str(PROJECT / "manage.py"), "up", "--demo", *options],
-            env=environment(data_dir, port),
+            [sys.executable, str(script), "up", "--demo", *options],
+            env=environment(data_dir, port) | settings,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
