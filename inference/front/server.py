@@ -24,10 +24,6 @@ log = logging.getLogger(__name__)
 UNREAD_MILLISECONDS = 120_000
 """How long a client may leave what was sent to it unread, or vanish without a word, before the kernel cuts it off."""
 
-IDLE_SECONDS = 75
-"""How long a connection may lie idle. Longer than the gateway keeps one for its next request (30 s), or a request meets
-a connection that is just being closed, and a healthy worker is taken for lost."""
-
 TELL_SECONDS = 5.0
 """How long streams may take to receive their last event before the connections are cut."""
 
@@ -113,7 +109,6 @@ def _server(app: Starlette) -> _Server:
             log_config=None,
             server_header=False,
             headers=[("Server", f"loraplex/{engine_version()}")],
-            timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=int(TELL_SECONDS),
         )
     )

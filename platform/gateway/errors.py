@@ -80,7 +80,8 @@ def method_not_allowed(method: str, path: str, allowed: str) -> ApiError:
 
 
 def upgrade_required(path: str) -> ApiError:
-    return ApiError(426, "upgrade_required", f"{path} is a WebSocket.", headers={"upgrade": "websocket"})
+    headers = {"upgrade": "websocket", "connection": "upgrade"}
+    return ApiError(426, "upgrade_required", f"{path} is a WebSocket.", headers=headers)
 
 
 def body_too_large(limit: int) -> ApiError:

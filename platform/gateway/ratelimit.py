@@ -50,13 +50,15 @@ async def limits_of(pool: Pool, who: Access | Caller) -> LimitState | None:
     looks = _looks.setdefault(pool, OrderedDict())
     now = time.monotonic()
     began, look = looks.get(subject, (0.0, None))
-    if look is None or now - began > TTL_SECONDS:
+    if look is None or (look.done() and now - began > TTL_SECONDS):
         look = asyncio.create_task(_look(pool, subject))
         looks[subject] = now, look
         looks.move_to_end(subject)
-        if len(looks) > MOST_LOOKS:
+        if len(looks) > MOST_LOOKS and next(iter(looks.values()))[1].done():
             looks.popitem(last=False)
-    return await asyncio.shield(look)
+    # A statement that is cancelled may take psycopg ten seconds to give up.
+    done, _ = await asyncio.wait({look}, timeout=LOOK_SECONDS)
+    return look.result() if done else None
 
 
 def _subject(who: Access | Caller) -> _Subject:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+IDLE_SECONDS = 4.0
+"""A connection to a worker is kept so long for its next request: less than uvicorn's 5 s, which ours and vLLM's workers
+are served by, or a request meets a connection that is just being closed, and a healthy worker is taken for lost."""
+
 CHECKPOINT_SECONDS = 1.0
 FIRST_CHECKPOINT_SECONDS = 0.03
 """After a run's first token: what it has come to is durable from then on, so that a crash bills its prompt. Runs that
@@ -96,7 +100,7 @@ class Services:
         await pool.open(wait=False)
         # No total deadline: streams are long. A worker that does not accept within 2 s is as good as gone.
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=2.0),
         )
         services = cls(pool, session)

@@ -48,6 +48,7 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._dialogue: Dialogue | None = None
+        self._shut = False
 
     @property
     def key_id(self) -> int:
@@ -100,6 +101,8 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
         text: str | None = message.get("text")
+        if self._shut:
+            return
         if text is None:
             await self.shut(frames.UNSUPPORTED_DATA, "frames have to be text")
         elif len(text.encode(errors="replace")) > settings.MAX_BODY_BYTES:
@@ -126,9 +129,16 @@ class SocketConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             raise ConnectionResetError("the socket is closed") from error
 
     async def shut(self, code: int, reason: str) -> None:
+        """Nothing more is read. The close goes out once the client reads, or with the connection; nobody waits longer
+        than :data:`SHUT_SECONDS` for that.
+        """
+        self._shut = True
+        closing = services_of(self.scope).spawn(self._close(code, reason))
+        await asyncio.wait({closing}, timeout=SHUT_SECONDS)
+
+    async def _close(self, code: int, reason: str) -> None:
         with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: it is being closed already
-            async with asyncio.timeout(SHUT_SECONDS):
-                await self.close(code, reason)
+            await self.close(code, reason)
 
     async def _credential(self, offered: Sequence[str]) -> Credential:
         headers: list[tuple[bytes, bytes]] = self.scope["headers"]

@@ -13,6 +13,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from playwright.async_api import Page, expect
+from uuid6 import uuid7
 
 from fleet.dialects.report import Report
 from fleet.models import Worker, WorkerSample
@@ -20,7 +21,7 @@ from fleet.samples import _stored
 from tenants import pricing
 from tenants.actors import Actor as Doer
 from tenants.callers import Role
-from tenants.models import Adapter, AdapterVersion, AuditEntry, BaseModel, InferenceRequest, Plan
+from tenants.models import Adapter, AdapterVersion, AuditEntry, BaseModel, Plan
 from tests.console.conftest import shoot
 from tests.console.opened import opened
 from tests.console.people import client_of, member, operator, sign_in
@@ -161,9 +162,8 @@ def asked_for(actor: Any, ago: timedelta = timedelta(0)) -> None:
     """Requests for all that the actor's tenant has."""
     at = timezone.now() - ago
     for version in AdapterVersion.objects.filter(adapter__tenant=actor.tenant):
-        row = ledger.request(actor.key, at, adapter_version=version)
-        early = UUID(int=(int(at.timestamp() * 1000) << 80) | (row.pk.int & (1 << 80) - 1))
-        InferenceRequest.objects.filter(tenant=actor.tenant, pk=row.pk).update(id=early)
+        early = UUID(int=(int(at.timestamp() * 1000) << 80) | (uuid7().int & (1 << 80) - 1))
+        ledger.request(actor.key, at, adapter_version=version, id=early)
 
 
 def everything(client: Any) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import aiohttp
@@ -132,11 +133,18 @@ async def test_an_answer_does_not_wait_for_the_database(acme: Actor, monkeypatch
         await asyncio.Event().wait()
         raise AssertionError
 
+    async def gives_up_late(*_: Any) -> LimitState:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.sleep(60)
+        raise AssertionError
+
     async def is_away(*_: Any) -> LimitState:
         raise psycopg.OperationalError
 
     monkeypatch.setattr(ratelimit, "LOOK_SECONDS", 0.01)
-    for look in (hangs, is_away):
+    for look in (hangs, is_away, gives_up_late):
         pool: Any = _Pool()
         monkeypatch.setattr(ratelimit, "limits_now", look)
-        assert await limits_of(pool, access) is None
+        async with asyncio.timeout(5):
+            assert await limits_of(pool, access) is None

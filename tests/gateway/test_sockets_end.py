@@ -155,6 +155,22 @@ async def test_a_socket_is_revoked_once() -> None:
         assert await closed(client) == 4401
 
 
+async def test_a_revoked_socket_is_closed_once_its_client_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what the client sends meanwhile begins nothing."""
+    monkeypatch.setattr(sockets, "SHUT_SECONDS", 0.05)
+    services = idle_services(some_access())
+    async with gateway(services, Sessions(services)) as server, server.client() as client:
+        client.transport.pause_reading()
+        (consumer,) = services.sockets
+        await stuck(consumer)
+        (held,) = services._held()
+        held.end(invalid_key())
+        await until(lambda: consumer._shut)
+        await asyncio.sleep(2 * sockets.SHUT_SECONDS)
+        client.transport.resume_reading()
+        assert await closed(client) == 4401
+
+
 async def test_a_process_stops_though_a_client_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "SHUT_SECONDS", 0.1)
     services = idle_services(some_access())

@@ -25,8 +25,8 @@ def adapter(tenant: Tenant, name: str) -> AdapterVersion:
 def request(key: ApiKey, at: datetime, **values: Any) -> InferenceRequest:
     """One that runs, unless it is :func:`ended`."""
     common: dict[str, Any] = {"base_model": base_model(), "prompt_tokens": 10, "max_tokens": 20, "held_cost": 30}
+    common |= {"id": uuid7()}
     return InferenceRequest.objects.create(
-        id=uuid7(),
         tenant=key.tenant,
         key=key,
         member=key.member,
