@@ -58,10 +58,9 @@ def at_work() -> bool:
 def claim(runner: str, tenants: Collection[Any] | None, held: Collection[str] = ()) -> Batch | None:
     """Take up the batch whose turn it is.
 
-    :param held: ids of those that the runner works on: the database may think otherwise after it was away.
-
     :param tenants: of whom none is wanted: the runner has one of theirs. ``None``: anybody's, if it was cancelled or
         its time is over.
+    :param held: ids of those that the runner works on: the database may think otherwise after it was away.
     """
     without = None if tenants is None else list(tenants)
     with connection.cursor() as cursor:

@@ -4,8 +4,8 @@ Most of what an admission or a settlement costs, in this process and in PostgreS
 one is under way those who come meanwhile wait, and go with the next; who comes alone goes at once.
 
 No tenant waits for another. A statement of several tenants has no patience: it does what it can without waiting for
-anybody's lock. Whom it leaves out goes again, after :data:`TRIES` in a lane of its tenant's own: there waiting keeps
-nobody else, and one tenant's requests still go together.
+anybody's lock (but up to 100 ms for an account that a settlement has). Whom it leaves out goes again, after
+:data:`TRIES` in a lane of its tenant's own: there waiting keeps nobody else, and one tenant's requests still go together.
 """
 
 from __future__ import annotations

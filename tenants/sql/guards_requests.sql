@@ -1,6 +1,6 @@
 -- What requests and the ledger name stays, whoever writes. Foreign keys would see to that as well; but they look up and
--- lock five rows for each admission, of which the base model's and the price's are everybody's: a fifth of what admission
--- and settlement cost. These look where something is removed, which hardly ever happens. Prices and ready versions are
+-- lock four rows for each admission (five with an adapter), of which the base model's and the price's are everybody's:
+-- measured in docs/decisions.md. These look where something is removed, which hardly ever happens. Prices and ready versions are
 -- never removed: guards_money.sql, guards_versions.sql.
 CREATE OR REPLACE FUNCTION tenants_refuse_removal(p_tenant_id uuid, p_key_id bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

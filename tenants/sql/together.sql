@@ -10,8 +10,8 @@
 -- Locks: a transaction without patience may hold several tenants' lines and accounts. It waits for an account only where
 -- it has the tenant's line, so at most for a settlement; a settlement of several tenants waits for nothing, and one of
 -- one tenant for its rows in the order of their ids before it has its accounts. So nobody waits in a circle (but for
--- a refusal that corrects a key's bucket after the clock went back: then 100 ms end it). Whoever
--- finds such an account kept for longer than 100 ms fails with all that it did; each can then be asked alone.
+-- a refusal that corrects a key's bucket after the clock went back: then 100 ms end it). Whoever finds such an account
+-- kept for longer than 100 ms fails with all that it did; each tenant's can then be asked apart.
 
 -- What one admission is asked is what tenants_decide is; an answer is what that says.
 CREATE OR REPLACE FUNCTION tenants_admit_together(p_asked json, p_patience boolean, OUT answers json)
