@@ -5,7 +5,8 @@ one is under way those who come meanwhile wait, and go with the next; who comes 
 
 No tenant waits for another. A statement of several tenants has no patience: it does what it can without waiting for
 anybody's lock (but up to 100 ms for an account that a settlement has). Whom it leaves out goes again, after
-:data:`TRIES` in a lane of its tenant's own: there waiting keeps nobody else, and one tenant's requests still go together.
+:data:`TRIES` in a lane of its tenant's own: there waiting keeps nobody else, and what one tenant asks for still goes
+together.
 """
 
 from __future__ import annotations
